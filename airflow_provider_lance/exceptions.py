@@ -1,0 +1,99 @@
+"""Every error the package raises on purpose, drawn as one tree.
+
+The two branches decide every retry: a :class:`TerminalError` fails again however often the same
+call is made, a :class:`TransientError` may succeed later. A message says what was seen, with the
+values, and what to do next. This module is shipped to the cluster and imports nothing.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CheckpointMismatchError",
+    "CommitPreemptedError",
+    "CommitStateUnknownError",
+    "DatasetNotFoundError",
+    "FencedError",
+    "HistoryGapError",
+    "LanceStreamError",
+    "ProtocolVersionError",
+    "RowsRefusedError",
+    "SchemaMismatchError",
+    "SpecError",
+    "StorageUnavailableError",
+    "TerminalError",
+    "TransientError",
+    "error_class",
+]
+
+
+class LanceStreamError(Exception):
+    """Something in a Lance stream went wrong."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+
+
+class TerminalError(LanceStreamError):
+    """Retrying cannot help; somebody has to change something first."""
+
+
+class FencedError(TerminalError):
+    """A newer owner holds the query; this driver must stop."""
+
+
+class CheckpointMismatchError(TerminalError):
+    """This checkpoint is not the one the epoch watermark belongs to."""
+
+
+class HistoryGapError(TerminalError):
+    """The evidence for an epoch was cleaned up."""
+
+
+class ProtocolVersionError(TerminalError):
+    """The dataset speaks a newer protocol than this package."""
+
+
+class SchemaMismatchError(TerminalError):
+    """The stream's columns do not fit the dataset's schema."""
+
+
+class RowsRefusedError(TerminalError):
+    """A row of the epoch cannot be written as it is."""
+
+
+class DatasetNotFoundError(TerminalError):
+    """There is no Lance dataset at this URI."""
+
+
+class SpecError(TerminalError):
+    """An option is missing, unknown or of the wrong form."""
+
+
+class TransientError(LanceStreamError):
+    """The same call may succeed later."""
+
+
+class CommitPreemptedError(TransientError):
+    """Another commit landed first and this one did not."""
+
+
+class CommitStateUnknownError(TransientError):
+    """A commit was sent and its outcome is not known."""
+
+
+class StorageUnavailableError(TransientError):
+    """The store did not answer, or refused for now."""
+
+
+def error_class(name: str) -> type[LanceStreamError]:
+    """Find an error by its class name, as a driver's summary carries it.
+
+    A name of no error in the tree gives :class:`LanceStreamError`.
+    """
+    pending = [LanceStreamError]
+    while pending:
+        candidate = pending.pop()
+        if candidate.__name__ == name:
+            return candidate
+        pending.extend(candidate.__subclasses__())
+    return LanceStreamError

@@ -1,0 +1,185 @@
+"""Lance behind the port: open a dataset, commit to it; pylance's errors become ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_lance.exceptions import (
+    CommitPreemptedError,
+    CommitStateUnknownError,
+    DatasetNotFoundError,
+    StorageUnavailableError,
+)
+from airflow_provider_lance.streaming.port import (
+    Append,
+    Barrier,
+    Change,
+    Configure,
+    Overwrite,
+    Upsert,
+)
+
+if TYPE_CHECKING:
+    import lance
+
+__all__ = ["LanceDatasetPort", "open_dataset"]
+
+def open_dataset(
+    uri: str, storage_options: Mapping[str, str] | None = None, *, version: int | None = None
+) -> LanceDatasetPort:
+    """Open a Lance dataset at its newest version, or at the one named.
+
+    :raises DatasetNotFoundError: there is no dataset at ``uri``, or not this version of it.
+    :raises StorageUnavailableError: the store did not answer or refused.
+    """
+    import lance
+
+    try:
+        return LanceDatasetPort(
+            lance.dataset(uri, version=version, storage_options=dict(storage_options or {}) or None)
+        )
+    except (ValueError, OSError) as error:
+        raise _read_error(uri, error) from error
+
+
+def _is_missing(error: Exception) -> bool:
+    # pylance raises plain ValueError or OSError; only the text tells "absent" from "unreachable".
+    return "was not found" in str(error)
+
+
+def _read_error(uri: str, error: Exception) -> DatasetNotFoundError | StorageUnavailableError:
+    if _is_missing(error):
+        return DatasetNotFoundError(
+            f"no Lance dataset at {uri}: check the URI, or create it first "
+            f"(createIfMissing=true lets the sink do it). Lance said: {_first_line(error)}"
+        )
+    return StorageUnavailableError(f"cannot read {uri}: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
+    # Lance appends ", /home/runner/…rs:644:29", its own source position, which helps nobody here.
+    return str(error).splitlines()[0].split(", /home/runner", 1)[0]
+
+
+class LanceDatasetPort:
+    """A live pylance handle; commits on it cost no listing of versions."""
+
+    def __init__(self, dataset: lance.LanceDataset) -> None:
+        self._dataset = dataset
+        self._config: Mapping[str, str] | None = None
+
+    @property
+    def dataset(self) -> lance.LanceDataset:
+        """Return the pylance handle, for writers and for maintenance."""
+        return self._dataset
+
+    @property
+    def uri(self) -> str:
+        """Return the dataset's URI."""
+        return str(self._dataset.uri)
+
+    @property
+    def version(self) -> int:
+        """Return the version the handle stands at."""
+        return int(self._dataset.version)
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """Return the manifest config at that version; costs no I/O."""
+        if self._config is None:
+            self._config = self._dataset.config()
+        return self._config
+
+    def latest(self) -> LanceDatasetPort:
+        """Return a handle at the newest version; one listing, the caches are shared."""
+        try:
+            return LanceDatasetPort(
+                self._dataset.checkout_version(int(self._dataset.latest_version))
+            )
+        except (ValueError, OSError) as error:
+            raise _read_error(self.uri, error) from error
+
+    def properties(self, version: int) -> Mapping[str, str] | None:
+        """Return a version's transaction properties, ``None`` if it was cleaned up.
+
+        Reading one loads that version's whole manifest: 0.5 ms at few fragments, 46 ms at 25,000.
+        """
+        try:
+            transaction = self._dataset.read_transaction(version)
+        except (ValueError, OSError) as error:
+            if _is_missing(error):
+                return None
+            raise _read_error(self.uri, error) from error
+        return (transaction.transaction_properties or {}) if transaction else {}
+
+    def commit(
+        self, change: Change, properties: Mapping[str, str] | None = None
+    ) -> LanceDatasetPort:
+        """Commit one change on top of this version; see :class:`.port.DatasetPort`."""
+        import lance
+        from lance.commit import CommitConflictError
+
+        transaction = lance.Transaction(
+            read_version=self.version,
+            operation=self._operation(change),
+            transaction_properties=dict(properties or {}),
+        )
+        # No retry inside Lance: a PUT that took effect and whose answer was lost would be sent
+        # again under the next version number, and the rows would be there twice. It also makes an
+        # Overwrite a true compare-and-swap; an Append is still rebased over what landed before.
+        try:
+            landed = lance.LanceDataset.commit(self._dataset, transaction, max_retries=0)
+        except CommitConflictError as error:
+            raise CommitPreemptedError(
+                f"{type(change).__name__} on version {self.version} of {self.uri} was preempted: "
+                f"{_first_line(error)}"
+            ) from error
+        except Exception as error:
+            # Anything else may have struck before or after the manifest was written.
+            raise CommitStateUnknownError(
+                f"{type(change).__name__} on version {self.version} of {self.uri} ended in "
+                f"{type(error).__name__}: {_first_line(error)}"
+            ) from error
+        return LanceDatasetPort(landed)
+
+    def _operation(self, change: Change) -> Any:
+        from lance import LanceOperation
+
+        match change:
+            case Append(fragments):
+                return LanceOperation.Append(list(fragments))
+            case Overwrite(fragments):
+                return LanceOperation.Overwrite(self._dataset.lance_schema, list(fragments))
+            case Configure(updates):
+                return LanceOperation.UpdateConfig(
+                    config_updates=LanceOperation.UpdateMap(dict(updates))
+                )
+            case Barrier():
+                # Without `preserves_nullability` Lance must assume that the schema tightened, so
+                # every write from an older version is made to retry; that is the barrier.
+                return LanceOperation.Project(self._dataset.lance_schema)
+            case Upsert():
+                return self._upsert(change)
+
+    def _upsert(self, change: Upsert) -> Any:
+        """Turn "delete these keys, add these fragments" into one Update operation.
+
+        Only the keys are joined against the dataset; the rows were written elsewhere.
+        """
+        from lance import LanceOperation
+
+        merge = self._dataset.merge_insert(list(change.merge_keys)).when_matched_delete()
+        try:
+            transaction, _ = merge.execute_uncommitted(change.keys)
+        except (ValueError, OSError) as error:
+            raise _read_error(self.uri, error) from error
+        matched = transaction.operation
+        return LanceOperation.Update(
+            removed_fragment_ids=matched.removed_fragment_ids,
+            updated_fragments=matched.updated_fragments,
+            new_fragments=[*matched.new_fragments, *change.fragments],
+            fields_modified=matched.fields_modified,
+            fields_for_preserving_frag_bitmap=matched.fields_for_preserving_frag_bitmap,
+            update_mode=matched.update_mode,
+        )

@@ -1,0 +1,78 @@
+"""The decision table: what to do with an epoch, from what is seen. Pure, first row wins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from airflow_provider_lance.streaming.epoch import NO_EPOCH
+
+__all__ = ["Decision", "Sighting", "decide"]
+
+
+class Decision(StrEnum):
+    """What a sink does with an epoch. The last five end the query with a named error."""
+
+    FULL_COMMIT = "FULL_COMMIT"
+    """Neither config nor history has the epoch: write and commit it."""
+    SKIP_REPLAY = "SKIP_REPLAY"
+    """The epoch is in the folded watermark: write nothing, commit nothing."""
+    RECOVERY_TXN2_ONLY = "RECOVERY_TXN2_ONLY"
+    """History has the epoch, the config is behind: fold the watermark, append nothing."""
+    FENCED = "FENCED"
+    """Another driver owns the query."""
+    HISTORY_GAP = "HISTORY_GAP"
+    """The epoch may be in a version that was cleaned up, and Spark cannot prove it either."""
+    CHECKPOINT_FOREIGN = "CHECKPOINT_FOREIGN"
+    """The watermark belongs to another checkpoint: it was deleted, or this one is not the query's."""
+    CHECKPOINT_STALE = "CHECKPOINT_STALE"
+    """The dataset has epochs this checkpoint has never planned: an old copy was restored."""
+    DATASET_FOREIGN = "DATASET_FOREIGN"
+    """The checkpoint has committed epochs and the dataset no trace of the query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """All that the decision looks at; epochs are ``-1`` where there is none.
+
+    ``held_token`` is this driver's own token, ``None`` before its claim. ``missing`` counts the
+    versions since the last fold that were cleaned up. ``planned`` and ``committed`` are the newest
+    of Spark's logs as they were when this driver started, ``planned_now`` is the newest planned
+    epoch at the last look: another driver may have gone on since.
+    """
+
+    checkpoint_id: str | None
+    recorded_checkpoint_id: str | None
+    planned: int
+    planned_now: int
+    committed: int
+    held_token: int | None
+    owner_token: int | None
+    config_watermark: int
+    exact_watermark: int
+    missing: int = 0
+
+
+def decide(seen: Sighting, epoch_id: int) -> Decision:
+    """Return the decision for one epoch; ``epoch_id`` -1 asks before any epoch is planned."""
+    if seen.owner_token is None and seen.committed > NO_EPOCH:
+        return Decision.DATASET_FOREIGN
+    if seen.owner_token is not None and seen.checkpoint_id != seen.recorded_checkpoint_id:
+        return Decision.CHECKPOINT_FOREIGN
+    if seen.held_token is not None and seen.held_token != seen.owner_token:
+        return Decision.FENCED
+    if seen.exact_watermark > max(seen.planned_now, epoch_id):
+        return Decision.CHECKPOINT_STALE
+    if seen.missing and _in_doubt(seen):
+        return Decision.HISTORY_GAP
+    if epoch_id <= seen.config_watermark:
+        return Decision.SKIP_REPLAY
+    if epoch_id <= seen.exact_watermark:
+        return Decision.RECOVERY_TXN2_ONLY
+    return Decision.FULL_COMMIT
+
+
+def _in_doubt(seen: Sighting) -> bool:
+    # Spark writes commits/N after the sink's commit, so every epoch up to `committed` landed, and
+    # only the one planned after it can hide in the gap; unless it was seen in what is left.
+    return seen.planned > seen.committed and seen.exact_watermark < seen.planned

@@ -1,0 +1,93 @@
+"""The one port: what the protocol asks of a dataset, and the changes it may commit.
+
+Two adapters: :mod:`~airflow_provider_lance.streaming.dataset` over pylance and
+:mod:`~airflow_provider_lance.streaming.memory`, an in-memory twin for fast tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+__all__ = ["Append", "Barrier", "Change", "Configure", "DatasetPort", "Overwrite", "Upsert"]
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Add fragments. Lance rebases it over foreign commits, also from a stale handle."""
+
+    fragments: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Overwrite:
+    """Replace all rows, keep schema and config. Strict: any commit since the handle preempts it."""
+
+    fragments: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Upsert:
+    """Delete the rows whose merge keys are in ``keys`` and add the fragments, in one commit.
+
+    ``keys`` is an Arrow table with exactly the columns ``merge_keys``, one row per key.
+    """
+
+    fragments: Sequence[Any]
+    keys: Any
+    merge_keys: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Set manifest config keys, or remove those whose value is ``None``.
+
+    Two of these on one key, from the same version, exclude each other.
+    """
+
+    updates: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Change nothing, and preempt every Append or Upsert sent from an older version."""
+
+
+Change = Append | Overwrite | Upsert | Configure | Barrier
+
+
+class DatasetPort(Protocol):
+    """A handle that stands at one version of one dataset; it never moves."""
+
+    @property
+    def uri(self) -> str:
+        """Return the dataset's URI."""
+
+    @property
+    def version(self) -> int:
+        """Return the version the handle stands at."""
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        """Return the manifest config at that version; costs no I/O."""
+
+    def latest(self) -> Self:
+        """Return a handle at the newest version.
+
+        :raises DatasetNotFoundError: the dataset is gone.
+        :raises StorageUnavailableError: the store did not answer.
+        """
+
+    def properties(self, version: int) -> Mapping[str, str] | None:
+        """Return the transaction properties of a version, or ``None`` if it was cleaned up.
+
+        :raises StorageUnavailableError: the store did not answer.
+        """
+
+    def commit(self, change: Change, properties: Mapping[str, str] | None = None) -> Self:
+        """Commit one change on top of this version; return a handle at the version it became.
+
+        :raises CommitPreemptedError: a conflicting commit landed first; nothing of this one did.
+        :raises CommitStateUnknownError: the commit may or may not have landed.
+        """

@@ -1,0 +1,124 @@
+"""What a driver leaves beside its checkpoint: heartbeats while it lives, a summary at its end.
+
+Both lie in ``<checkpoint>.lance/<launchId>/``, one folder per launch, so that two drivers of one
+query never write over each other and both can be seen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+from uuid import uuid4
+
+from airflow_provider_lance.streaming.epoch import utc_now
+from airflow_provider_lance.streaming.files import Files
+
+__all__ = [
+    "EndReason",
+    "Summary",
+    "new_launch_id",
+    "read_heartbeat",
+    "read_summary",
+    "report_location",
+    "write_heartbeat",
+    "write_summary",
+]
+
+
+class EndReason(StrEnum):
+    """Why a driver ended."""
+
+    FINISHED = "finished"
+    """All that was available has been read."""
+    STOPPED = "stopped"
+    """It was asked to stop, and released the query."""
+    FAILED = "failed"
+    """An error ended it; the summary names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The end of one launch. Epochs and rows are those this driver committed itself.
+
+    ``first_epoch`` and ``last_epoch`` are ``None`` where it committed none; ``version`` is the
+    dataset's after its last commit; ``error`` is a class name of :mod:`.exceptions` or another.
+    """
+
+    launch_id: str
+    query_id: str
+    uri: str
+    reason: EndReason
+    epochs: int
+    rows: int
+    deletes: int
+    skipped: int
+    first_epoch: int | None
+    last_epoch: int | None
+    watermark: int
+    version: int | None
+    manifest_updates: int
+    released: bool
+    seconds: float
+    run_id: str | None = None
+    error: str | None = None
+    message: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as JSON carries it: camelCase names, plain values."""
+        return {_camel(name): value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Summary:
+        """Read what :meth:`to_json` made; names of a newer package are passed over."""
+        known = {_camel(name): name for name in cls.__dataclass_fields__}
+        values = {known[name]: value for name, value in document.items() if name in known}
+        return cls(**(values | {"reason": EndReason(values["reason"])}))
+
+
+def new_launch_id() -> str:
+    """Return a name for one launch; names sort by time."""
+    return f"{utc_now()[:19].replace(':', '').replace('-', '')}Z-{uuid4().hex[:8]}"
+
+
+def report_location(checkpoint_location: str) -> str:
+    """Return where the reports of a query lie: a neighbour of its checkpoint."""
+    return f"{checkpoint_location.rstrip('/')}.lance"
+
+
+def write_heartbeat(files: Files, launch_id: str, heartbeat: Mapping[str, Any]) -> None:
+    """Write a launch's heartbeat over the one before."""
+    files.write(f"{launch_id}/heartbeat.json", json.dumps(heartbeat).encode())
+
+
+def write_summary(files: Files, summary: Summary) -> None:
+    """Write a launch's summary."""
+    content = json.dumps(summary.to_json()).encode()
+    files.write(f"{summary.launch_id}/summary.json", content)
+
+
+def read_heartbeat(files: Files, launch_id: str) -> dict[str, Any] | None:
+    """Return a launch's heartbeat, ``None`` if there is none or it is being written just now."""
+    return _read(files, f"{launch_id}/heartbeat.json")
+
+
+def read_summary(files: Files, launch_id: str) -> Summary | None:
+    """Return a launch's summary, ``None`` while there is none."""
+    document = _read(files, f"{launch_id}/summary.json")
+    return Summary.from_json(document) if document else None
+
+
+def _read(files: Files, path: str) -> dict[str, Any] | None:
+    content = files.read(path)
+    try:
+        document = json.loads(content) if content else None
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.title() for part in tail)
