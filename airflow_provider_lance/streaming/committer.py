@@ -17,7 +17,6 @@ from enum import StrEnum
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     CommitStateUnknownError,
-    FencedError,
     ProtocolVersionError,
     TransientError,
 )
@@ -179,8 +178,9 @@ class Committer:
         self._old_stop_token = state.stop_token
         if state.owner is None and state.watermark > NO_EPOCH:
             raise ProtocolVersionError(
-                f"query {self.query_id!r} has epoch watermark {state.watermark} in {self._handle.uri} "
-                "and no owner record: another tool wrote it. Give this query a queryId of its own"
+                f"query {self.query_id!r} has epoch watermark {state.watermark} and no owner "
+                f"record in {self._handle.uri}: another tool wrote it. Give this query a queryId "
+                "of its own"
             )
         if settings := auto_cleanup(self._handle.config):
             # It runs inside anyone's commit and may eat the versions that prove an epoch.
@@ -217,10 +217,7 @@ class Committer:
     # -------------------------------------------------------------------------------------- claim
 
     def claim(self, epoch_id: int) -> None:
-        """Become the owner; called by :meth:`commit`, and for a query's very first epoch.
-
-        The first epoch of a query claims even when it is empty, so that a `commits/N` in the
-        checkpoint without an owner in the dataset proves that this is not the query's dataset.
+        """Become the owner; called by :meth:`commit` when this driver is not.
 
         :raises FencedError: another driver claimed in the middle of this claim.
         :raises TransientError: the store refused too often.
@@ -251,6 +248,15 @@ class Committer:
             self._handle.version,
             previous.state.value if previous else "nobody",
         )
+
+    def leave_trace(self, epoch_id: int) -> None:
+        """Claim for an empty epoch, if the dataset does not know the query yet; else do nothing.
+
+        The first epoch of a query must leave a trace even when it is empty: only then does a
+        `commits/N` in a checkpoint prove that a dataset without one is not the query's.
+        """
+        if self._owner is None and not _state(self._handle, self.query_id).known:
+            self.claim(epoch_id)
 
     def _take_ownership(self, epoch_id: int) -> tuple[Owner | None, Owner]:
         """Do steps 1 and 2 of the claim; return the previous owner and this one."""
@@ -385,9 +391,7 @@ class Committer:
     def _fold(self) -> None:
         """Write the watermark into the config; a failure only means: again after a later epoch."""
         mark = self._watermark
-        updates = fold_updates(
-            self.query_id, mark.epoch, self._handle.version, mark.committed_at
-        )
+        updates = fold_updates(self.query_id, mark.epoch, self._handle.version, mark.committed_at)
         try:
             self._handle = self._commit(Configure(updates))
         except CommitStateUnknownError as error:
@@ -458,9 +462,7 @@ class Committer:
         resolved = self._policy.on_history_gap
         if in_doubt is not None and in_doubt > mark.epoch and resolved.names(in_doubt):
             return replace(mark, epoch=in_doubt if resolved.landed else proven, missing=0)
-        seen = replace(
-            self._sighting(state), exact_watermark=mark.epoch, missing=mark.missing
-        )
+        seen = replace(self._sighting(state), exact_watermark=mark.epoch, missing=mark.missing)
         if decide(seen, NO_EPOCH) is Decision.HISTORY_GAP:
             return mark
         return replace(mark, epoch=proven)

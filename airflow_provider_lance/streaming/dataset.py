@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LanceDatasetPort", "open_dataset"]
 
+
 def open_dataset(
     uri: str, storage_options: Mapping[str, str] | None = None, *, version: int | None = None
 ) -> LanceDatasetPort:
@@ -172,9 +173,9 @@ class LanceDatasetPort:
         merge = self._dataset.merge_insert(list(change.merge_keys)).when_matched_delete()
         try:
             transaction, _ = merge.execute_uncommitted(change.keys)
+            matched: Any = transaction.operation
         except (ValueError, OSError) as error:
             raise _read_error(self.uri, error) from error
-        matched = transaction.operation
         return LanceOperation.Update(
             removed_fragment_ids=matched.removed_fragment_ids,
             updated_fragments=matched.updated_fragments,

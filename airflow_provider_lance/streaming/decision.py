@@ -24,7 +24,7 @@ class Decision(StrEnum):
     HISTORY_GAP = "HISTORY_GAP"
     """The epoch may be in a version that was cleaned up, and Spark cannot prove it either."""
     CHECKPOINT_FOREIGN = "CHECKPOINT_FOREIGN"
-    """The watermark belongs to another checkpoint: it was deleted, or this one is not the query's."""
+    """The watermark belongs to another checkpoint: it was deleted, or this is not the query's."""
     CHECKPOINT_STALE = "CHECKPOINT_STALE"
     """The dataset has epochs this checkpoint has never planned: an old copy was restored."""
     DATASET_FOREIGN = "DATASET_FOREIGN"

@@ -199,9 +199,7 @@ def encode_stamp(query_id: str, owner: Owner, epoch: Epoch, duration_ms: int) ->
     }
 
 
-def decode_stamp(
-    properties: Mapping[str, str], query_id: str, version: int
-) -> EpochStamp | None:
+def decode_stamp(properties: Mapping[str, str], query_id: str, version: int) -> EpochStamp | None:
     """Read the stamp of a version's commit; ``None`` when it carries no epoch of this query.
 
     :raises ProtocolVersionError: the stamp is newer than this package, or not ours.

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from types import MappingProxyType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -35,7 +34,9 @@ def _text(value: Any) -> str:
 def _location(value: Any) -> str:
     text = _text(value)
     if not urlsplit(text).scheme and not text.startswith("/"):
-        raise ValueError("an absolute path or a URI; a relative path means another folder on each host")
+        raise ValueError(
+            "an absolute path or a URI; a relative path means another folder on each host"
+        )
     return text.rstrip("/")
 
 
@@ -75,9 +76,9 @@ def _strings(value: Any) -> Mapping[str, str]:
     plain = {True: "true", False: "false"}
     if any(isinstance(item, list | tuple | dict) or item is None for item in value.values()):
         raise ValueError("a mapping of texts")
-    return MappingProxyType(
-        {name: plain[item] if isinstance(item, bool) else str(item) for name, item in value.items()}
-    )
+    return {
+        name: plain[item] if isinstance(item, bool) else str(item) for name, item in value.items()
+    }
 
 
 def _vector_sizes(value: Any) -> Mapping[str, int]:
@@ -86,7 +87,7 @@ def _vector_sizes(value: Any) -> Mapping[str, int]:
         value = {name.strip(): size.strip() for name, _, size in pairs}
     if not isinstance(value, Mapping):
         raise ValueError("a mapping of column to vector size, or text like 'embedding:768'")
-    return MappingProxyType({str(name): _positive(size) for name, size in value.items()})
+    return {str(name): _positive(size) for name, size in value.items()}
 
 
 def _mode(value: Any) -> OutputMode:
@@ -115,11 +116,12 @@ def _function(value: Any) -> str:
     raise ValueError("'module:function', a function of (spark, arguments) that returns a DataFrame")
 
 
-def _option(
-    parse: Callable[[Any], Any], default: Any, *, name: str, secret: bool = False
-) -> Any:
+def _option(parse: Callable[[Any], Any], default: Any, *, name: str, secret: bool = False) -> Any:
     """Declare one option: how it is read, its name for users, and whether it may be shown."""
-    return field(default=default, metadata={"parse": parse, "name": name}, repr=not secret)
+    metadata = {"parse": parse, "name": name}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata, repr=not secret)
+    return field(default=default, metadata=metadata, repr=not secret)
 
 
 def _parsed(cls: Any, given: Mapping[str, Any], what: str) -> dict[str, Any]:
@@ -139,9 +141,6 @@ def _parsed(cls: Any, given: Mapping[str, Any], what: str) -> dict[str, Any]:
             seen = "" if not item.repr else f", got {given[name]!r}"
             raise SpecError(f"{what}: {name} must be {error}{seen}") from None
     return arguments
-
-
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,11 +163,11 @@ class SinkOptions:
     target_rows_per_fragment: int = _option(_positive, 1_048_576, name="targetRowsPerFragment")
     watermark_every: int = _option(_positive, 10, name="watermarkEvery")
     create_if_missing: bool = _option(_flag, False, name="createIfMissing")
-    vector_sizes: Mapping[str, int] = _option(_vector_sizes, _NOTHING, name="vectorSizes")
+    vector_sizes: Mapping[str, int] = _option(_vector_sizes, dict, name="vectorSizes")
     new_generation: bool = _option(_new_generation, False, name="onCheckpointChange")
     on_history_gap: OnHistoryGap = _option(OnHistoryGap.parse, OnHistoryGap(), name="onHistoryGap")
     storage_options: Mapping[str, str] = _option(
-        _strings, _NOTHING, name="storageOptions", secret=True
+        _strings, dict, name="storageOptions", secret=True
     )
 
     @classmethod
@@ -177,8 +176,8 @@ class SinkOptions:
 
         :raises SpecError: unknown name, wrong form, missing option, or two that contradict.
         """
-        require_query_id(given.get("queryId") if isinstance(given, Mapping) else None)
         options = cls(**_parsed(cls, given, "sink options"))
+        require_query_id(options.query_id)
         for name in ("uri", "checkpointLocation"):
             if not given.get(name):
                 raise SpecError(f"sink options: {name} is missing")
@@ -232,7 +231,7 @@ class Source:
     """Any streaming source of Spark: ``format``, its ``options``, and a DDL ``schema``."""
 
     format: str = _option(_text, "", name="format")
-    options: Mapping[str, str] = _option(_strings, _NOTHING, name="options", secret=True)
+    options: Mapping[str, str] = _option(_strings, dict, name="options", secret=True)
     schema: str | None = _option(_text, None, name="schema")
 
     @classmethod
@@ -265,7 +264,7 @@ class JobSpec:
     source: Source | None = _option(Source.parse, None, name="source")
     sql: str | None = _option(_text, None, name="sql")
     dataframe: str | None = _option(_function, None, name="dataframe")
-    arguments: Mapping[str, str] = _option(_strings, _NOTHING, name="arguments", secret=True)
+    arguments: Mapping[str, str] = _option(_strings, dict, name="arguments", secret=True)
     trigger: str = _option(_trigger, AVAILABLE_NOW, name="trigger")
 
     @classmethod

@@ -1,0 +1,65 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+BIN := .venv/bin
+
+# Spark's workers would otherwise run whatever python3 is first on PATH, and spark-submit some other
+# Spark that SPARK_HOME names; tests and demo must not meet the Airflow that AIRFLOW_HOME may name.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
+export AIRFLOW_HOME := $(CURDIR)/.airflow
+export LANG ?= C.UTF-8
+unexport SPARK_HOME
+
+# The Java that setup found: only where Spark runs.
+WITH_JAVA = JAVA_HOME="$$(cat .tools/java-home)"
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: venv java ## prepare everything: uv, .venv, Java; instant when nothing changed
+
+.PHONY: demo
+demo: setup ## run the demo
+	@$(WITH_JAVA) $(BIN)/python -m tests.system.demo
+
+.PHONY: test
+test: setup check ## run the checks, then all tests
+	$(WITH_JAVA) $(BIN)/pytest
+
+.PHONY: check
+check: venv ## lint, formatting, types, import borders
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+.PHONY: format
+format: venv ## mend formatting and what the linter can mend
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+.PHONY: docs
+docs: venv ## build the documentation into docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+.PHONY: lock
+lock: ## resolve requirements.lock again, moving only what must move
+	@.ci/setup lock
+
+.PHONY: clean
+clean: ## remove what tests, tools and builds left; keeps .venv and .tools
+	rm -rf .airflow .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist docs/_build derby.log metastore_db spark-warehouse
+	find . \( -path ./.venv -o -path ./.tools -o -path ./.git \) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: venv java
+venv:
+	@.ci/setup venv
+
+java:
+	@.ci/setup java

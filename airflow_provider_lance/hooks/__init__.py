@@ -1,0 +1,1 @@
+"""Connections to where Lance datasets lie."""

@@ -1,0 +1,215 @@
+"""Where Lance datasets lie and what opens them: the connection type ``lance``."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from airflow_provider_lance.exceptions import LanceStreamError, SpecError
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.streaming.files import Files, open_files
+
+__all__ = ["LanceHook", "Store"]
+
+# Storage options that say where and how, not who. Every other value is masked in logs: a new kind
+# of key is then hidden until somebody lists it here, not shown until somebody notices.
+_HARMLESS = {
+    "account_name",
+    "allow_http",
+    "allow_invalid_certificates",
+    "bucket",
+    "bucket_name",
+    "client_max_retries",
+    "connect_timeout",
+    "container_name",
+    "default_region",
+    "download_retry_count",
+    "region",
+    "request_timeout",
+    "skip_signature",
+    "timeout",
+    "use_emulator",
+    "virtual_hosted_style_request",
+}
+_ENDPOINTS = {"endpoint", "endpoint_url"}
+
+
+@dataclass(frozen=True)
+class Store:
+    """What a connection says: where relative names lie, and what opens them."""
+
+    base_uri: str | None = None
+    storage_options: Mapping[str, str] = field(
+        default_factory=lambda: MappingProxyType({}), repr=False
+    )
+
+    @property
+    def endpoint(self) -> str | None:
+        """Return the endpoint of a store that is not the cloud vendor's own."""
+        named = (value for name, value in self.storage_options.items() if _word(name) in _ENDPOINTS)
+        return next(named, None)
+
+
+class LanceHook(BaseHook):
+    """
+    Open Lance datasets and the checkpoints of the streams that write them.
+
+    The connection's extra holds ``base_uri`` (the folder or bucket path that relative dataset names
+    are joined to) and ``storage_options`` (a JSON object, passed to Lance as it is). For S3, login
+    and password are short for ``aws_access_key_id`` and ``aws_secret_access_key``.
+
+    :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
+    """
+
+    conn_name_attr = "lance_conn_id"
+    default_conn_name = "lance_default"
+    conn_type = "lance"
+    hook_name = "Lance"
+
+    def __init__(self, lance_conn_id: str | None = default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.lance_conn_id = lance_conn_id
+
+    @cached_property
+    def store(self) -> Store:
+        """
+        Read the connection, once.
+
+        :raises SpecError: there is no such connection, or its extra cannot be read.
+        """
+        if self.lance_conn_id is None:
+            return Store()
+        try:
+            connection = self.get_connection(self.lance_conn_id)
+        except AirflowNotFoundException:
+            raise SpecError(
+                f"there is no connection {self.lance_conn_id!r}: add it with `airflow connections "
+                f"add {self.lance_conn_id} --conn-type lance --conn-extra "
+                """'{"base_uri": "/data/lance"}'`, or set lance_conn_id=None and use absolute URIs"""
+            ) from None
+        store = _read(connection)
+        for name, value in store.storage_options.items():
+            if _word(name) not in _HARMLESS | _ENDPOINTS:
+                mask_secret(value)
+        return store
+
+    def get_conn(self) -> Store:
+        return self.store
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """Return what opens the store, secrets included."""
+        return dict(self.store.storage_options)
+
+    def resolve(self, uri: str) -> str:
+        """
+        Return an absolute URI: as it is, or joined to the connection's base URI.
+
+        :raises SpecError: empty, relative without a base URI, or leading out of the base URI.
+        """
+        name = uri.strip().rstrip("/") if isinstance(uri, str) else ""
+        if not name:
+            raise SpecError(f"a dataset URI must be a text that is not empty, got {uri!r}")
+        if name.startswith("/") or urlsplit(name).scheme:
+            return name
+        base = self.store.base_uri
+        if base is None:
+            where = f"connection {self.lance_conn_id!r} has" if self.lance_conn_id else "there is"
+            raise SpecError(
+                f"{uri!r} is a relative name and {where} no base URI to join it to: write an "
+                "absolute URI such as 's3://bucket/table.lance' or '/data/table.lance', or set "
+                "base_uri in a Lance connection"
+            )
+        # A store may decode %2e%2e just as it pleases, so it counts as what it stands for.
+        if ".." in unquote(name).replace("\\", "/").split("/"):
+            raise SpecError(f"{uri!r} leads out of the base URI {base!r}: '..' is not allowed")
+        return f"{base}/{posixpath.normpath(name)}"
+
+    def open(self, uri: str) -> LanceDatasetPort:
+        """
+        Open a dataset at its newest version.
+
+        :raises DatasetNotFoundError: there is none.
+        :raises StorageUnavailableError: the store did not answer or refused.
+        """
+        return open_dataset(self.resolve(uri), self.store.storage_options)
+
+    def files(self, location: str) -> Files:
+        """Open a location for small files, such as a checkpoint and its neighbours."""
+        return open_files(self.resolve(location), self.store.storage_options)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Look into the base URI and say what is there, or what is wrong."""
+        try:
+            base = self.store.base_uri
+            if base is None:
+                return True, "The connection can be read; it has no base URI to look into"
+            names = self.files(base).names("")
+        except LanceStreamError as error:
+            return False, f"{type(error).__name__}: {error}"
+        if names:
+            found = sum(name.endswith(".lance") for name in names)
+            return True, f"{base} answered: {len(names)} entries, {found} named *.lance"
+        if base.startswith("/") and not Path(base).is_dir():
+            return False, f"There is no folder {base} on this host; create it or mend base_uri"
+        return True, f"{base} answered: nothing there yet"
+
+
+def _word(name: str) -> str:
+    """Return a storage option's name without case and vendor, as Lance reads it."""
+    word = name.lower()
+    for vendor in ("aws_", "azure_storage_", "azure_", "google_"):
+        word = word.removeprefix(vendor)
+    return word
+
+
+def _read(connection: Connection) -> Store:
+    """Turn a connection into what it says; pure."""
+    who = f"connection {connection.conn_id!r}"
+    extra = _json_object(connection.extra, f"{who}: extra")
+    given = _json_object(extra.get("storage_options"), f"{who}: storage_options in extra")
+    base = extra.get("base_uri") or None
+    if base is not None and (
+        not isinstance(base, str) or not (base.startswith("/") or urlsplit(base).scheme)
+    ):
+        raise SpecError(
+            f"{who}: base_uri must be an absolute path or a URI, such as 's3://bucket/warehouse' "
+            f"or '/data/lance', got {base!r}"
+        )
+    options = {}
+    for name, value in given.items():
+        if not isinstance(value, str | int | float | bool):
+            raise SpecError(
+                f"{who}: storage option {name!r} must be a text, a number or true or false, got "
+                f"{type(value).__name__}"
+            )
+        options[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    if connection.login:
+        options.setdefault("aws_access_key_id", connection.login)
+    if connection.password:
+        options.setdefault("aws_secret_access_key", connection.password)
+    return Store(base.rstrip("/") if base else None, MappingProxyType(options))
+
+
+def _json_object(value: object, what: str) -> dict[str, Any]:
+    """Read a JSON object that may come as text; its content may be secret and is never quoted."""
+    try:
+        document = json.loads(value) if isinstance(value, str) and value.strip() else value or {}
+    except json.JSONDecodeError as error:
+        raise SpecError(
+            f"{what} is not JSON (line {error.lineno}, column {error.colno}: {error.msg})"
+        ) from None
+    if not isinstance(document, dict):
+        raise SpecError(f"{what} must be a JSON object, got {type(document).__name__}")
+    return document

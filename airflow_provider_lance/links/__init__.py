@@ -1,0 +1,1 @@
+"""Buttons beside a task: the driver's Spark UI, the dataset."""

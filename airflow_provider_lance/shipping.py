@@ -1,0 +1,48 @@
+"""The code that goes to the cluster: one application file, and one zip of what it imports.
+
+A Spark cluster has no Airflow and need not have this package: spark-submit carries the middle of
+it along with ``--py-files``. Nothing here imports the job; it is shipped by its path, so that no
+Airflow process ever meets pyspark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZIP_STORED, ZipFile, ZipInfo
+
+__all__ = ["application_path", "build_zip"]
+
+_PACKAGE = Path(__file__).parent
+_SHIPPED = ("__init__.py", "exceptions.py", "spark/**/*.py", "streaming/**/*.py")
+
+
+def application_path() -> Path:
+    """Return the spark-submit application, a file of the installed package."""
+    return _PACKAGE / "spark" / "job.py"
+
+
+def build_zip(folder: Path) -> Path:
+    """Write the zip for ``--py-files`` into a folder and return its path.
+
+    The same sources give the same bytes, so that a cluster's caches and a reviewer's checksum hold:
+    names are sorted, times are those of no file, and nothing is compressed by a zlib of its own.
+    """
+    target = folder / f"{_PACKAGE.name}.zip"
+    with ZipFile(target, "w", ZIP_STORED) as archive:
+        for path in sorted(_sources()):
+            name = path.relative_to(_PACKAGE.parent).as_posix()
+            archive.writestr(_entry(name), path.read_bytes())
+    return target
+
+
+def _sources() -> Iterator[Path]:
+    for pattern in _SHIPPED:
+        yield from _PACKAGE.glob(pattern)
+
+
+def _entry(name: str) -> ZipInfo:
+    entry = ZipInfo(name)  # dated 1980-01-01, the zip format's zero
+    entry.create_system = 3  # Unix, wherever it is built
+    entry.external_attr = 0o100644 << 16
+    return entry

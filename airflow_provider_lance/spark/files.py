@@ -1,0 +1,72 @@
+"""Files through Hadoop's filesystems: wherever Spark itself keeps the checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from airflow_provider_lance.exceptions import StorageUnavailableError
+
+__all__ = ["HadoopFiles"]
+
+
+class HadoopFiles:
+    """The port of :mod:`airflow_provider_lance.streaming.files` with Spark's own credentials."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        self._path_class = jvm.org.apache.hadoop.fs.Path
+        self._root = self._path_class(location)
+        configuration = spark.sparkContext._jsc.hadoopConfiguration()
+        try:
+            self._fs = self._root.getFileSystem(configuration)
+        except Py4JJavaError as error:
+            raise self._unavailable("", error) from None
+
+    def _path(self, path: str) -> Any:
+        return self._path_class(self._root, path) if path else self._root
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content, ``None`` if there is no such file."""
+        try:
+            stream = self._fs.open(self._path(path))
+            try:
+                return bytes(stream.readAllBytes())
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            if _is_missing(error):
+                return None
+            raise self._unavailable(path, error) from None
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted; empty if there is no such folder."""
+        try:
+            found = self._fs.listStatus(self._path(path))
+        except Py4JJavaError as error:
+            if _is_missing(error):
+                return []
+            raise self._unavailable(path, error) from None
+        return sorted(status.getPath().getName() for status in found)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file whole, with the folders above it, over an older one."""
+        try:
+            stream = self._fs.create(self._path(path), True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            raise self._unavailable(path, error) from None
+
+    def _unavailable(self, path: str, error: Py4JJavaError) -> StorageUnavailableError:
+        return StorageUnavailableError(
+            f"cannot reach {self._root.toString()}/{path}: {error.java_exception.toString()}"
+        )
+
+
+def _is_missing(error: Py4JJavaError) -> bool:
+    return str(error.java_exception.getClass().getName()) == "java.io.FileNotFoundException"

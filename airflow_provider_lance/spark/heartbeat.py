@@ -1,0 +1,94 @@
+"""The last progress of a query, written beside the checkpoint for whoever watches."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import time
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from airflow_provider_lance.exceptions import LanceStreamError
+from airflow_provider_lance.spark.sink import LanceSink
+from airflow_provider_lance.streaming.epoch import utc_now
+from airflow_provider_lance.streaming.files import Files
+from airflow_provider_lance.streaming.report import write_heartbeat
+
+__all__ = ["Heartbeat"]
+
+log = logging.getLogger(__name__)
+
+_QUIET_SECONDS = 10.0
+"""How long an unchanged heartbeat stands before it is written again, as a sign of life."""
+
+
+class Heartbeat:
+    """Writes one small JSON document when there is news, and now and then when there is none."""
+
+    def __init__(self, files: Files, launch_id: str, session: SparkSession, sink: LanceSink):
+        self._files, self._launch_id, self._sink = files, launch_id, sink
+        context = session.sparkContext
+        self._driver = {
+            "applicationId": context.applicationId,
+            "uiAddress": context.uiWebUrl,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+        self._written: tuple[Any, ...] | None = None
+        self._written_at = 0.0
+
+    def beat(self, query: StreamingQuery | None, state: str) -> None:
+        """Write the heartbeat if it says something new. A store that fails never ends the query."""
+        progress = _progress(query)
+        news = (state, progress and progress.get("timestamp"), self._sink.last)
+        if news == self._written and time.monotonic() - self._written_at < _QUIET_SECONDS:
+            return
+        try:
+            write_heartbeat(self._files, self._launch_id, self._document(query, state, progress))
+        except LanceStreamError as error:
+            log.warning("Heartbeat not written. error=%s", error)
+        self._written, self._written_at = news, time.monotonic()
+
+    def _document(
+        self, query: StreamingQuery | None, state: str, progress: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        sink, last, committer = self._sink, self._sink.last, self._sink.committer
+        owner = committer.owner if committer else None
+        return {
+            "launchId": self._launch_id,
+            "queryId": sink.options.query_id,
+            "time": utc_now(),
+            "state": state,
+            "driver": {
+                **self._driver,
+                "runId": str(query.runId) if query else None,
+                "token": owner.token if owner else None,
+            },
+            "sink": {
+                "uri": sink.options.uri,
+                "epoch": last.epoch_id if last else None,
+                "version": last.version if last else None,
+                "rows": last.rows if last else None,
+                "fragments": last.fragments if last else None,
+                "bytes": last.bytes if last else None,
+                "writeMs": round(last.write_ms, 1) if last else None,
+                "commitMs": round(last.commit_ms, 1) if last else None,
+                "epochs": sink.totals.epochs,
+                "totalRows": sink.totals.rows,
+                "watermark": committer.watermark if committer else None,
+            },
+            "progress": progress,
+        }
+
+
+def _progress(query: StreamingQuery | None) -> dict[str, Any] | None:
+    """Return Spark's last progress as JSON; an object with `json` since 4.0, a dict before."""
+    progress: Any = query.lastProgress if query else None
+    if progress is None or (isinstance(progress, dict) and not hasattr(progress, "json")):
+        return progress
+    document: dict[str, Any] = json.loads(progress.json)
+    return document

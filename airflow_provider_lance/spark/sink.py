@@ -1,0 +1,377 @@
+"""The sink: a `foreachBatch` function that writes each epoch once, and starts its own query."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import BooleanType
+
+from airflow_provider_lance.exceptions import (
+    DatasetNotFoundError,
+    SchemaMismatchError,
+    SpecError,
+)
+from airflow_provider_lance.spark.files import HadoopFiles
+from airflow_provider_lance.spark.schema import check_schema, dataset_schema
+from airflow_provider_lance.spark.writer import DELETE_FLAG, MESSAGE_SCHEMA, WriteTask, gather
+from airflow_provider_lance.streaming.checkpoint import read_checkpoint
+from airflow_provider_lance.streaming.committer import CommitResult, Committer, Policy, Step
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.streaming.decision import Decision
+from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.streaming.spec import SinkOptions
+
+__all__ = ["EpochReport", "LanceSink", "StoppedOnRequestError", "Totals"]
+
+log = logging.getLogger(__name__)
+
+
+class StoppedOnRequestError(Exception):
+    """Ends the query in place of an epoch that a closed sink must not begin; no data is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochReport:
+    """What one call of the sink did; times in milliseconds."""
+
+    epoch_id: int
+    decision: Decision | None
+    rows: int = 0
+    deletes: int = 0
+    fragments: int = 0
+    bytes: int = 0
+    write_ms: float = 0.0
+    commit_ms: float = 0.0
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What this sink has committed since it was made."""
+
+    epochs: int = 0
+    rows: int = 0
+    deletes: int = 0
+    skipped: int = 0
+    first_epoch: int | None = None
+    last_epoch: int | None = None
+
+    def plus(self, report: EpochReport) -> Totals:
+        """Return the totals with one more epoch in them."""
+        if report.decision in (Decision.SKIP_REPLAY, Decision.RECOVERY_TXN2_ONLY):
+            return replace(self, skipped=self.skipped + 1)
+        if report.decision is not Decision.FULL_COMMIT:
+            return self
+        first = report.epoch_id if self.first_epoch is None else self.first_epoch
+        return replace(
+            self,
+            epochs=self.epochs + 1,
+            rows=self.rows + report.rows,
+            deletes=self.deletes + report.deletes,
+            first_epoch=first,
+            last_epoch=report.epoch_id,
+        )
+
+
+class LanceSink:
+    """Writes a streaming DataFrame into one Lance dataset, each epoch exactly once.
+
+    Start the query with :meth:`start`. The sink can also be given to ``foreachBatch`` by hand; it
+    then checks dataset and checkpoint at the first epoch instead of before the query starts.
+
+    Options have the names of :class:`~airflow_provider_lance.streaming.spec.SinkOptions`, in
+    camelCase: ``LanceSink(uri=…, queryId=…, checkpointLocation=…, outputMode="append")``.
+
+    :raises SpecError: unknown option, wrong form, missing option or two that contradict.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions | None = None,
+        /,
+        *,
+        on_step: Callable[[Step], None] = lambda step: None,
+        **given: Any,
+    ) -> None:
+        if options is not None and given:
+            raise SpecError(
+                f"give options as one SinkOptions or by name, not both: {sorted(given)}"
+            )
+        self.options = options or SinkOptions.parse(given)
+        self.committer: Committer | None = None
+        self.error: BaseException | None = None
+        """What ended the last epoch, unwrapped: Spark reports it as text only."""
+        self.totals = Totals()
+        self.last: EpochReport | None = None
+        self.last_activity = time.monotonic()
+        self._on_step = on_step
+        self._schema: pa.Schema | None = None
+        self._run_id: str | None = None
+        self._closed = threading.Event()
+
+    # -------------------------------------------------------------------------------------- start
+
+    def start(self, df: DataFrame, **trigger: Any) -> StreamingQuery:
+        """Check everything that can be checked without reading data, then start the query.
+
+        :param df: a streaming DataFrame of a classic Spark session.
+        :param trigger: as Spark's ``DataStreamWriter.trigger`` takes it: ``availableNow=True`` or
+            ``processingTime="10 seconds"``.
+        :raises SpecError: static DataFrame, Spark Connect, or a trigger that loses data here.
+        :raises DatasetNotFoundError: no dataset, and ``createIfMissing`` is off.
+        :raises SchemaMismatchError: the columns do not fit.
+        :raises CheckpointMismatchError, HistoryGapError, ProtocolVersionError: see
+            :meth:`~airflow_provider_lance.streaming.committer.Committer.prepare`.
+        """
+        _refuse_trigger(trigger)
+        self._prepare(df, streaming=True)
+        return (
+            df.writeStream.outputMode(self.options.output_mode.value)
+            .option("checkpointLocation", self.options.checkpoint_location)
+            .foreachBatch(self)
+            .trigger(**trigger)
+            .start()
+        )
+
+    def close(self) -> None:
+        """Let the epoch in progress finish, and refuse to begin another."""
+        self._closed.set()
+
+    @property
+    def closed(self) -> bool:
+        """Tell whether the sink was asked to begin no more epochs."""
+        return self._closed.is_set()
+
+    def release(self) -> bool:
+        """Fold the watermark and give the query up; call it once the query has ended."""
+        return self.committer.release() if self.committer else False
+
+    def _prepare(self, df: DataFrame, *, streaming: bool) -> Committer:
+        session = _classic_session(df)
+        if streaming and not df.isStreaming:
+            raise SpecError(
+                "the DataFrame is static: read it with spark.readStream, or write it once with "
+                "lance.write_dataset"
+            )
+        options = self.options
+        columns = to_arrow_schema(df.schema, timezone="UTC")
+        port = self._open(columns)
+        self._schema = port.dataset.schema
+        check_schema(columns, self._schema, uri=options.uri, droppable=self._droppable(df))
+        self._check_upsert(df, self._schema)
+        files = HadoopFiles(session, options.checkpoint_location)
+
+        def look() -> Any:
+            return read_checkpoint(options.checkpoint_location, files)
+
+        policy = Policy(
+            watermark_every=options.watermark_every,
+            new_generation=options.new_generation,
+            on_history_gap=options.on_history_gap,
+        )
+        committer = Committer(
+            port, options.query_id, look(), policy, look=look, on_step=self._on_step
+        )
+        committer.prepare()
+        self.committer = committer
+        return committer
+
+    def _open(self, columns: pa.Schema) -> LanceDatasetPort:
+        options = self.options
+        try:
+            return open_dataset(options.uri, options.storage_options)
+        except DatasetNotFoundError:
+            if not options.create_if_missing:
+                raise
+        import lance
+
+        schema = dataset_schema(columns, options.vector_sizes)
+        droppable = self._named_in_condition(columns.names)
+        schema = pa.schema([field for field in schema if field.name not in droppable])
+        try:
+            lance.write_dataset(
+                schema.empty_table(),
+                options.uri,
+                mode="create",
+                storage_options=dict(options.storage_options) or None,
+            )
+            log.info("Created the dataset. uri=%s columns=%d", options.uri, len(schema))
+        except OSError as error:
+            if "already exists" not in str(error):
+                raise
+        return open_dataset(options.uri, options.storage_options)
+
+    def _named_in_condition(self, columns: list[str]) -> tuple[str, ...]:
+        """Return the columns that deleteWhen reads; those may be missing from the dataset."""
+        if not self.options.delete_when:
+            return ()
+        code = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", " ", self.options.delete_when)
+        words = {word.lower() for word in re.findall(r"\w+", code)}
+        return tuple(
+            name
+            for name in columns
+            if name.lower() in words and name not in self.options.merge_keys
+        )
+
+    def _droppable(self, df: DataFrame) -> tuple[str, ...]:
+        return self._named_in_condition(df.columns)
+
+    def _check_upsert(self, df: DataFrame, schema: pa.Schema) -> None:
+        if unknown := [name for name in self.options.merge_keys if name not in schema.names]:
+            raise SchemaMismatchError(
+                f"mergeKeys {unknown} are no columns of {self.options.uri}; it has {schema.names}"
+            )
+        if not self.options.delete_when:
+            return
+        try:
+            kind = df.select(F.expr(self.options.delete_when)).schema[0].dataType
+        except AnalysisException as error:
+            raise SpecError(f"deleteWhen cannot be read: {error.getMessage()}") from None
+        if not isinstance(kind, BooleanType):
+            raise SpecError(f"deleteWhen must be a boolean condition, it is {kind.simpleString()}")
+
+    # --------------------------------------------------------------------------- epoch after epoch
+
+    def __call__(self, df: DataFrame, epoch_id: int) -> None:
+        """Write and commit one epoch; Spark calls it. Never swallows: Spark would log it done."""
+        try:
+            if self.closed:
+                raise StoppedOnRequestError(f"epoch {epoch_id} was not begun: asked to stop")
+            report = self._run(df, int(epoch_id))
+        except BaseException as error:
+            self.error = error
+            raise
+        self.last, self.totals = report, self.totals.plus(report)
+        self.last_activity = time.monotonic()
+        log.info(
+            "Epoch done. query_id=%s epoch=%d decision=%s rows=%d fragments=%d version=%d "
+            "write_ms=%.0f commit_ms=%.1f",
+            self.options.query_id,
+            report.epoch_id,
+            report.decision.value if report.decision else "EMPTY",
+            report.rows,
+            report.fragments,
+            report.version,
+            report.write_ms,
+            report.commit_ms,
+        )
+
+    def _run(self, df: DataFrame, epoch_id: int) -> EpochReport:
+        committer = self.committer or self._prepare(df, streaming=False)
+        if self._run_id is None:
+            driver = self._driver(df.sparkSession)
+            committer.identify(driver)
+            self._run_id = driver.run_id
+        decision = committer.decide(epoch_id)
+        if decision is Decision.SKIP_REPLAY:
+            return EpochReport(epoch_id, decision, version=committer.port.version)
+        if decision is Decision.RECOVERY_TXN2_ONLY:
+            committer.claim(epoch_id)
+            return EpochReport(epoch_id, decision, version=committer.port.version)
+        return self._write_and_commit(df, epoch_id, committer)
+
+    def _write_and_commit(self, df: DataFrame, epoch_id: int, committer: Committer) -> EpochReport:
+        started_at, began = utc_now(), time.perf_counter()
+        task = self._task()
+        port: Any = committer.port
+        messages = self._projected(df).mapInArrow(task, MESSAGE_SCHEMA).collect()
+        written = gather(messages, task, port.dataset)
+        write_ms = (time.perf_counter() - began) * 1000
+        mode = self.options.commit_mode
+        replaces = mode is OutputMode.COMPLETE and port.dataset.get_fragments()
+        if not written.rows and not replaces:
+            committer.leave_trace(epoch_id)
+            return EpochReport(epoch_id, None, write_ms=write_ms, version=committer.port.version)
+        epoch = Epoch(
+            epoch_id=epoch_id,
+            mode=mode,
+            fragments=written.fragments,
+            rows=written.rows,
+            deletes=written.deletes,
+            bytes=written.bytes,
+            started_at=started_at,
+            keys=written.keys,
+            merge_keys=self.options.merge_keys,
+        )
+        result: CommitResult = committer.commit(epoch)
+        return EpochReport(
+            epoch_id=epoch_id,
+            decision=result.decision,
+            rows=written.rows,
+            deletes=written.deletes,
+            fragments=len(written.fragments),
+            bytes=written.bytes,
+            write_ms=write_ms,
+            commit_ms=result.commit_ms,
+            version=result.version,
+        )
+
+    def _task(self) -> WriteTask:
+        assert self._schema is not None
+        assert self._run_id is not None
+        options = self.options
+        return WriteTask(
+            uri=options.uri,
+            run_id=self._run_id,
+            schema=self._schema,
+            small_epoch_rows=options.small_epoch_rows,
+            target_rows_per_fragment=options.target_rows_per_fragment,
+            merge_keys=options.merge_keys,
+            flagged=options.delete_when is not None,
+            storage_options=dict(options.storage_options),
+        )
+
+    def _projected(self, df: DataFrame) -> DataFrame:
+        """Select the dataset's columns; Spark then reads nothing else from the source."""
+        assert self._schema is not None
+        columns = [F.col("`" + name.replace("`", "``") + "`") for name in self._schema.names]
+        if self.options.delete_when:
+            columns.append(F.expr(self.options.delete_when).alias(DELETE_FLAG))
+        return df.select(*columns)
+
+    def _driver(self, session: SparkSession) -> Driver:
+        context = session.sparkContext
+        # Spark sets both for the thread that runs a query: its id is the checkpoint's id, and the
+        # job group is the run's id.
+        return Driver(
+            run_id=context.getLocalProperty("spark.jobGroup.id") or "",
+            checkpoint_id=context.getLocalProperty("sql.streaming.queryId") or "",
+            checkpoint_location=self.options.checkpoint_location,
+            application_id=context.applicationId,
+            ui_address=context.uiWebUrl or "",
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+
+
+def _classic_session(df: DataFrame) -> SparkSession:
+    session = df.sparkSession
+    if getattr(session, "_jvm", None) is None:
+        raise SpecError(
+            "this DataFrame is of Spark Connect; the sink runs inside the driver: submit the "
+            "application with spark-submit and a classic SparkSession"
+        )
+    return session
+
+
+def _refuse_trigger(trigger: dict[str, Any]) -> None:
+    if set(trigger) == {"availableNow"} and trigger["availableNow"] is True:
+        return
+    if set(trigger) == {"processingTime"} and isinstance(trigger["processingTime"], str):
+        return
+    why = "continuous processing has no epochs to commit; " if "continuous" in trigger else ""
+    raise SpecError(f"trigger {trigger}: {why}use availableNow=True or processingTime='10 seconds'")

@@ -1,0 +1,1 @@
+"""Waits that hold no worker: they run in the triggerer."""
