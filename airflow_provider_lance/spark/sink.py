@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import socket
 import threading
 import time
@@ -13,27 +12,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import BooleanType
 
-from airflow_provider_lance.exceptions import (
-    DatasetNotFoundError,
-    SchemaMismatchError,
-    SpecError,
-)
+from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.spark.files import HadoopFiles
-from airflow_provider_lance.spark.schema import check_schema, dataset_schema
+from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.writer import DELETE_FLAG, MESSAGE_SCHEMA, WriteTask, gather
 from airflow_provider_lance.streaming.checkpoint import read_checkpoint
-from airflow_provider_lance.streaming.committer import CommitResult, Committer, Policy, Step
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.streaming.spec import SinkOptions
+from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.streaming.view import Policy
 
 __all__ = ["EpochReport", "LanceSink", "StoppedOnRequestError", "Totals"]
 
@@ -168,11 +161,8 @@ class LanceSink:
                 "lance.write_dataset"
             )
         options = self.options
-        columns = to_arrow_schema(df.schema, timezone="UTC")
-        port = self._open(columns)
+        port = open_target(df, options)
         self._schema = port.dataset.schema
-        check_schema(columns, self._schema, uri=options.uri, droppable=self._droppable(df))
-        self._check_upsert(df, self._schema)
         files = HadoopFiles(session, options.checkpoint_location)
 
         def look() -> Any:
@@ -189,60 +179,6 @@ class LanceSink:
         committer.prepare()
         self.committer = committer
         return committer
-
-    def _open(self, columns: pa.Schema) -> LanceDatasetPort:
-        options = self.options
-        try:
-            return open_dataset(options.uri, options.storage_options)
-        except DatasetNotFoundError:
-            if not options.create_if_missing:
-                raise
-        import lance
-
-        schema = dataset_schema(columns, options.vector_sizes)
-        droppable = self._named_in_condition(columns.names)
-        schema = pa.schema([field for field in schema if field.name not in droppable])
-        try:
-            lance.write_dataset(
-                schema.empty_table(),
-                options.uri,
-                mode="create",
-                storage_options=dict(options.storage_options) or None,
-            )
-            log.info("Created the dataset. uri=%s columns=%d", options.uri, len(schema))
-        except OSError as error:
-            if "already exists" not in str(error):
-                raise
-        return open_dataset(options.uri, options.storage_options)
-
-    def _named_in_condition(self, columns: list[str]) -> tuple[str, ...]:
-        """Return the columns that deleteWhen reads; those may be missing from the dataset."""
-        if not self.options.delete_when:
-            return ()
-        code = re.sub(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", " ", self.options.delete_when)
-        words = {word.lower() for word in re.findall(r"\w+", code)}
-        return tuple(
-            name
-            for name in columns
-            if name.lower() in words and name not in self.options.merge_keys
-        )
-
-    def _droppable(self, df: DataFrame) -> tuple[str, ...]:
-        return self._named_in_condition(df.columns)
-
-    def _check_upsert(self, df: DataFrame, schema: pa.Schema) -> None:
-        if unknown := [name for name in self.options.merge_keys if name not in schema.names]:
-            raise SchemaMismatchError(
-                f"mergeKeys {unknown} are no columns of {self.options.uri}; it has {schema.names}"
-            )
-        if not self.options.delete_when:
-            return
-        try:
-            kind = df.select(F.expr(self.options.delete_when)).schema[0].dataType
-        except AnalysisException as error:
-            raise SpecError(f"deleteWhen cannot be read: {error.getMessage()}") from None
-        if not isinstance(kind, BooleanType):
-            raise SpecError(f"deleteWhen must be a boolean condition, it is {kind.simpleString()}")
 
     # --------------------------------------------------------------------------- epoch after epoch
 
@@ -307,7 +243,7 @@ class LanceSink:
             keys=written.keys,
             merge_keys=self.options.merge_keys,
         )
-        result: CommitResult = committer.commit(epoch)
+        result = committer.commit(epoch)
         return EpochReport(
             epoch_id=epoch_id,
             decision=result.decision,

@@ -10,89 +10,47 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     CommitStateUnknownError,
-    ProtocolVersionError,
     TransientError,
 )
-from airflow_provider_lance.streaming.backoff import Backoff
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.decision import Decision, Sighting, decide
+from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import (
     NO_EPOCH,
     Driver,
     Epoch,
-    OutputMode,
     Owner,
     OwnerState,
-    QueryState,
     Watermark,
     utc_now,
 )
-from airflow_provider_lance.streaming.history import exact_watermark, find_epoch
+from airflow_provider_lance.streaming.history import find_epoch
 from airflow_provider_lance.streaming.port import (
-    Append,
     Barrier,
     Change,
     Configure,
     DatasetPort,
-    Overwrite,
-    Upsert,
+    change_for,
 )
 from airflow_provider_lance.streaming.properties import (
-    auto_cleanup,
-    decode_query,
     encode_owner,
     encode_stamp,
     fold_updates,
     key,
 )
-from airflow_provider_lance.streaming.refusal import OnHistoryGap, refuse
+from airflow_provider_lance.streaming.steps import CommitResult, Step
+from airflow_provider_lance.streaming.view import DriverView, Policy
 
-__all__ = ["CommitResult", "Committer", "Policy", "Step"]
+__all__ = ["Committer"]
 
 log = logging.getLogger(__name__)
 
-
-class Step(StrEnum):
-    """The points between two side effects, in the order they are reached."""
-
-    CLAIM_OPENED = "claim.opened"
-    CLAIM_OWNED = "claim.owned"
-    CLAIM_BARRED = "claim.barred"
-    CLAIM_HEALED = "claim.healed"
-    COMMIT_CHECKED = "commit.checked"
-    COMMIT_LANDED = "commit.landed"
-    COMMIT_FOLDED = "commit.folded"
-    RELEASE_CHECKED = "release.checked"
-    RELEASE_DONE = "release.done"
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What a user may choose about commits; the defaults are the protocol's."""
-
-    watermark_every: int = 10
-    new_generation: bool = False
-    on_history_gap: OnHistoryGap = OnHistoryGap()
-    backoff: Backoff = Backoff()
-    barrier: bool = True
-    """Off only in the experiment that shows what the barrier is for."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitResult:
-    """What became of one epoch; ``version`` is the dataset's after it."""
-
-    decision: Decision
-    epoch_id: int
-    version: int
-    commit_ms: float = 0.0
+_UNSURE = (CommitPreemptedError, CommitStateUnknownError)
 
 
 class Committer:
@@ -121,36 +79,28 @@ class Committer:
         """
         self.query_id = query_id
         self.manifest_updates = 0
-        self._handle = port
-        self._checkpoint = checkpoint
+        """How many versions this driver has added to the dataset."""
         self._policy = policy or Policy()
-        self._look = look or (lambda: checkpoint)
-        self._planned_now = checkpoint.planned
+        look = look or (lambda: checkpoint)
+        self._view = DriverView(port, query_id, checkpoint, self._policy, look)
         self._on_step = on_step
-        self._owner: Owner | None = None
-        self._driver: Driver | None = None
-        self._watermark = Watermark(NO_EPOCH, port.version, None)
         self._since_fold = 0
-        self._fold_every = self._policy.watermark_every
         self._in_doubt = False
-        self._old_stop_token: int | None = None
-
-    # ---------------------------------------------------------------- what can be asked any time
 
     @property
     def port(self) -> DatasetPort:
         """Return the handle at this driver's last commit."""
-        return self._handle
+        return self._view.port
 
     @property
     def owner(self) -> Owner | None:
-        """Return this driver's ownership, ``None`` before its claim."""
-        return self._owner
+        """Return this driver's ownership, ``None`` before its claim and after its release."""
+        return self._view.owner
 
     @property
     def watermark(self) -> int:
         """Return the epoch watermark as far as this driver knows it."""
-        return self._watermark.epoch
+        return self._view.watermark.epoch
 
     def stop_requested(self, *, poll: bool = False) -> bool:
         """Tell whether the owner with this driver's token is asked to stop.
@@ -159,12 +109,7 @@ class Committer:
         Before the claim the token is the one that it would get, and a request that was there at
         the start is somebody else's.
         """
-        state = _state(self._handle.latest() if poll else self._handle, self.query_id)
-        if self._owner:
-            return state.stop_token == self._owner.token
-        return state.stop_token == _next_token(state) and state.stop_token != self._old_stop_token
-
-    # ------------------------------------------------------------------------------------ prepare
+        return self._view.stop_requested(poll=poll)
 
     def prepare(self) -> Watermark:
         """Look at dataset and checkpoint and refuse what cannot be exact; writes nothing.
@@ -174,45 +119,19 @@ class Committer:
         :raises HistoryGapError: the one epoch in doubt may be in a version that was cleaned up.
         :raises ProtocolVersionError: the dataset speaks a newer protocol or another tool's.
         """
-        state = _state(self._handle, self.query_id)
-        self._old_stop_token = state.stop_token
-        if state.owner is None and state.watermark > NO_EPOCH:
-            raise ProtocolVersionError(
-                f"query {self.query_id!r} has epoch watermark {state.watermark} and no owner "
-                f"record in {self._handle.uri}: another tool wrote it. Give this query a queryId "
-                "of its own"
-            )
-        if settings := auto_cleanup(self._handle.config):
-            # It runs inside anyone's commit and may eat the versions that prove an epoch.
-            log.warning(
-                "Foreign auto-cleanup is on; every epoch will be folded, at twice the manifest "
-                "updates. Remove these keys and schedule cleanup instead. query_id=%s settings=%s",
-                self.query_id,
-                settings,
-            )
-            self._fold_every = 1
-        self._watermark = self._exact(state)
-        self._refuse(self.decide(NO_EPOCH))
-        return self._watermark
+        self._view.prepare()
+        return self._view.watermark
 
     def identify(self, driver: Driver) -> None:
         """Take over what Spark says of the run; the checkpoint's id may only be known now.
 
         :raises CheckpointMismatchError: the id is not the one that was read before the start.
         """
-        self._driver = driver
-        if self._checkpoint.id is None:
-            self._checkpoint = replace(self._checkpoint, id=driver.checkpoint_id)
-        elif self._checkpoint.id != driver.checkpoint_id:
-            self._checkpoint = replace(self._checkpoint, id=driver.checkpoint_id)
-            self._refuse(Decision.CHECKPOINT_FOREIGN)
+        self._view.identify(driver)
 
     def decide(self, epoch_id: int) -> Decision:
         """Return what to do with an epoch, as seen from the handle; no I/O."""
-        state = _state(self._handle, self.query_id)
-        if self._starts_generation(state):
-            return Decision.FULL_COMMIT
-        return decide(self._sighting(state), epoch_id)
+        return self._view.decide(epoch_id)
 
     # -------------------------------------------------------------------------------------- claim
 
@@ -222,21 +141,19 @@ class Committer:
         :raises FencedError: another driver claimed in the middle of this claim.
         :raises TransientError: the store refused too often.
         """
-        if self._driver is None:
-            raise RuntimeError("identify() comes before claim()")
+        view = self._view
         previous, mine = self._take_ownership(epoch_id)
-        self._owner = mine
+        view.owner = mine
         self._on_step(Step.CLAIM_OWNED)
         # 3. A previous owner that did not release may have a commit on its way: stop it.
         if self._policy.barrier and previous and previous.state is OwnerState.ACTIVE:
-            self._handle = self._bar(self._handle)
+            self._bar()
         self._on_step(Step.CLAIM_BARRED)
         # 4. Nothing of a stale writer can land any more: what history shows now is exact.
-        state = _state(self._handle, self.query_id)
-        self._refuse_if_fenced(state)
-        self._watermark = self._exact(state)
-        self._refuse(self.decide(epoch_id))
-        if self._watermark.epoch > state.watermark:
+        view.refuse_if_fenced()
+        view.read_watermark()
+        view.refuse(view.decide(epoch_id))
+        if view.watermark.epoch > view.state.watermark:
             self._fold()
         self._on_step(Step.CLAIM_HEALED)
         log.info(
@@ -244,8 +161,8 @@ class Committer:
             self.query_id,
             mine.token,
             mine.generation,
-            self._watermark.epoch,
-            self._handle.version,
+            view.watermark.epoch,
+            view.port.version,
             previous.state.value if previous else "nobody",
         )
 
@@ -255,56 +172,47 @@ class Committer:
         The first epoch of a query must leave a trace even when it is empty: only then does a
         `commits/N` in a checkpoint prove that a dataset without one is not the query's.
         """
-        if self._owner is None and not _state(self._handle, self.query_id).known:
+        if self._view.owner is None and not self._view.state.known:
             self.claim(epoch_id)
 
     def _take_ownership(self, epoch_id: int) -> tuple[Owner | None, Owner]:
         """Do steps 1 and 2 of the claim; return the previous owner and this one."""
-        assert self._driver is not None
-        self._planned_now = max(self._planned_now, self._look().planned)
+        view = self._view
+        if view.driver is None:
+            raise RuntimeError("identify() comes before claim()")
+        view.look_again()
         last: TransientError | None = None
         mine: Owner | None = None
         previous: Owner | None = None
         for _ in self._policy.backoff:
             # 1. Open the latest version; the checkpoint must still be the recorded one.
-            self._handle = self._handle.latest()
-            state = _state(self._handle, self.query_id)
-            if mine is not None and state.owner == mine:
+            view.reopen()
+            if mine is not None and view.state.owner == mine:
                 return previous, mine  # an earlier attempt landed and its answer was lost
-            fresh = self._starts_generation(state)
+            fresh = view.starts_generation()
             if not fresh:
-                self._watermark = self._exact(state)
-                self._refuse(self.decide(epoch_id))
+                view.read_watermark()
+                view.refuse(view.decide(epoch_id))
             self._on_step(Step.CLAIM_OPENED)
             # 2. Token + 1, active. Lance lets only one of two updates of this key land.
-            previous = state.owner
+            previous = view.state.owner
             mine = Owner(
-                token=_next_token(state),
+                token=view.next_token,
                 state=OwnerState.ACTIVE,
-                generation=state.generation + (1 if fresh and state.known else 0),
-                driver=self._driver,
+                generation=view.state.generation + (1 if fresh and view.state.known else 0),
+                driver=view.driver,
                 time=utc_now(),
             )
             updates: dict[str, str | None] = {key("owner", self.query_id): encode_owner(mine)}
             if fresh or previous is None:
-                updates |= fold_updates(self.query_id, NO_EPOCH, state.version, None)
+                updates |= fold_updates(self.query_id, NO_EPOCH, view.state.version, None)
             try:
-                self._handle = self._commit(Configure(updates))
-            except (CommitPreemptedError, CommitStateUnknownError) as error:
+                self._commit(Configure(updates))
+            except _UNSURE as error:
                 last = error
                 continue
             return previous, mine
         raise last or CommitPreemptedError()
-
-    def _starts_generation(self, state: QueryState) -> bool:
-        """Tell whether the claim begins a new numbering, because the user asked for one."""
-        if not self._policy.new_generation or self._owner is not None:
-            return False
-        return decide(self._sighting(state), NO_EPOCH) in (
-            Decision.CHECKPOINT_FOREIGN,
-            Decision.CHECKPOINT_STALE,
-            Decision.DATASET_FOREIGN,
-        )
 
     # ------------------------------------------------------------------------------------- commit
 
@@ -315,90 +223,93 @@ class Committer:
         :raises CommitPreemptedError: preempted in every one of the bounded attempts.
         :raises CommitStateUnknownError: the outcome could not be learned; this driver must end.
         """
-        if self._owner is None:
+        view = self._view
+        if view.owner is None:
             self.claim(epoch.epoch_id)
-        # 1. and 2. Known epochs are not written again; the handle's own config names the owner.
-        decision = self.decide(epoch.epoch_id)
-        self._refuse(decision)
+        # 1. An epoch that is known is not written again.
+        decision = view.decide(epoch.epoch_id)
+        view.refuse(decision)
         if decision is not Decision.FULL_COMMIT:
-            return CommitResult(decision, epoch.epoch_id, self._handle.version)
+            return CommitResult(decision, epoch.epoch_id, view.port.version)
         self._on_step(Step.COMMIT_CHECKED)
         began = time.perf_counter()
         committed_at = self._land(epoch)
         commit_ms = (time.perf_counter() - began) * 1000
-        self._watermark = Watermark(epoch.epoch_id, self._handle.version, committed_at)
+        view.watermark = Watermark(epoch.epoch_id, view.port.version, committed_at)
         self._since_fold += 1
         self._on_step(Step.COMMIT_LANDED)
         # 5. Now and then the watermark is folded into the config.
-        if self._since_fold >= self._fold_every:
+        if self._since_fold >= view.fold_every:
             self._fold()
         self._on_step(Step.COMMIT_FOLDED)
-        return CommitResult(decision, epoch.epoch_id, self._handle.version, commit_ms)
+        return CommitResult(decision, epoch.epoch_id, view.port.version, commit_ms)
 
     def _land(self, epoch: Epoch) -> str:
         """Do steps 2 to 4 of a commit until the epoch has landed; return when it was sent."""
-        assert self._owner is not None
-        base = self._handle.version
+        view = self._view
+        base = view.port.version
         last: TransientError | None = None
         for _ in self._policy.backoff:
             # 2. The handle's own config must name our token; no I/O.
-            self._refuse_if_fenced(_state(self._handle, self.query_id))
+            view.refuse_if_fenced()
+            assert view.owner is not None
             # 3. One commit carries data and stamp.
-            sent = utc_now()
-            stamp = encode_stamp(self.query_id, self._owner, epoch, _ms_since(epoch.started_at))
+            sent = datetime.now(UTC)
+            stamp = encode_stamp(self.query_id, view.owner, epoch, _ms(epoch.started_at, sent))
             try:
-                self._handle = self._commit(_change(epoch), stamp)
-                return sent
+                self._commit(change_for(epoch), stamp)
+                return sent.isoformat(timespec="milliseconds")
             except CommitPreemptedError as error:
                 last = error
-                self._handle = self._handle.latest()
+                view.reopen()
             except CommitStateUnknownError as error:
                 last = error
                 self._in_doubt = True
                 log.warning("Outcome unknown, looking. epoch=%d error=%s", epoch.epoch_id, error)
-                self._handle = self._settle()
+                self._settle()
             # 4. Whatever went wrong, look for our own epoch before it is sent again.
             found = find_epoch(
-                self._handle, self.query_id, self._owner.generation, epoch.epoch_id, after=base
+                view.port, self.query_id, view.owner.generation, epoch.epoch_id, after=base
             )
             self._in_doubt = False
             if found:
                 return found.committed_at
         raise last or CommitPreemptedError()
 
-    def _settle(self) -> DatasetPort:
-        """Return a handle behind which the write of unknown outcome can no longer land.
+    def _settle(self) -> None:
+        """Move to a version behind which the write of unknown outcome can no longer land.
 
         A late request carries one manifest for one version number, at most the next one after what
         is newest now; once a barrier has taken that number, the request can only be refused.
         """
-        handle = self._handle.latest()
-        return handle if self._fenced(_state(handle, self.query_id)) else self._bar(handle)
+        self._view.reopen()
+        if not self._view.fenced:
+            self._bar()
 
-    def _bar(self, handle: DatasetPort) -> DatasetPort:
+    def _bar(self) -> None:
         last: TransientError | None = None
         for _ in self._policy.backoff:
             try:
-                barred = handle.commit(Barrier())
-            except (CommitPreemptedError, CommitStateUnknownError) as error:
+                self._commit(Barrier())
+            except _UNSURE as error:
                 last = error
-                handle = handle.latest()
-                continue
-            self.manifest_updates += 1
-            return barred
+                self._view.reopen()
+            else:
+                return
         raise last or CommitPreemptedError()
 
     def _fold(self) -> None:
         """Write the watermark into the config; a failure only means: again after a later epoch."""
-        mark = self._watermark
-        updates = fold_updates(self.query_id, mark.epoch, self._handle.version, mark.committed_at)
+        view = self._view
+        mark = view.watermark
+        updates = fold_updates(self.query_id, mark.epoch, view.port.version, mark.committed_at)
         try:
-            self._handle = self._commit(Configure(updates))
+            self._commit(Configure(updates))
         except CommitStateUnknownError as error:
             log.warning("Fold not confirmed; the next will repeat it. error=%s", error)
         except CommitPreemptedError:
-            self._handle = self._handle.latest()
-            self._refuse_if_fenced(_state(self._handle, self.query_id))
+            view.reopen()
+            view.refuse_if_fenced()
         else:
             self._since_fold = 0
 
@@ -410,113 +321,46 @@ class Committer:
         Returns ``False``, and leaves the owner ``active`` for the next claim's barrier, when there
         is nothing to release, a newer owner is there, or an outcome is in doubt.
         """
-        if self._owner is None or self._in_doubt:
+        view = self._view
+        if view.owner is None or self._in_doubt:
             return False
-        released = replace(self._owner, state=OwnerState.RELEASED, time=utc_now())
+        released = replace(view.owner, state=OwnerState.RELEASED, time=utc_now())
         for _ in self._policy.backoff:
-            state = _state(self._handle, self.query_id)
-            if state.owner == released:
-                break
-            if self._fenced(state):
+            if view.state.owner == released:
+                break  # an earlier attempt landed and its answer was lost
+            if view.fenced:
                 return False
             self._on_step(Step.RELEASE_CHECKED)
-            mark = self._watermark
-            updates = {
-                **fold_updates(self.query_id, mark.epoch, state.version, mark.committed_at),
-                key("owner", self.query_id): encode_owner(released),
-            }
-            if state.stop_token is not None and state.stop_token <= self._owner.token:
-                updates[key("stop", self.query_id)] = None
             try:
-                self._handle = self._commit(Configure(updates))
-            except (CommitPreemptedError, CommitStateUnknownError):
-                self._handle = self._handle.latest()
-                continue
-            break
+                self._commit(Configure(self._release_updates(released)))
+            except _UNSURE:
+                view.reopen()
+            else:
+                break
         else:
             return False
-        self._owner = None
+        view.owner = None
         self._on_step(Step.RELEASE_DONE)
         log.info(
             "Released. query_id=%s watermark=%d version=%d",
             self.query_id,
-            self._watermark.epoch,
-            self._handle.version,
+            view.watermark.epoch,
+            view.port.version,
         )
         return True
 
-    # ------------------------------------------------------------------------------------ helpers
+    def _release_updates(self, released: Owner) -> dict[str, str | None]:
+        mark, state = self._view.watermark, self._view.state
+        updates = fold_updates(self.query_id, mark.epoch, state.version, mark.committed_at)
+        updates[key("owner", self.query_id)] = encode_owner(released)
+        if state.stop_token is not None and state.stop_token <= released.token:
+            updates[key("stop", self.query_id)] = None
+        return updates
 
-    def _commit(self, change: Change, stamp: Mapping[str, str] | None = None) -> DatasetPort:
-        landed = self._handle.commit(change, stamp)
+    def _commit(self, change: Change, stamp: Mapping[str, str] | None = None) -> None:
+        self._view.move_to(self._view.port.commit(change, stamp))
         self.manifest_updates += 1
-        return landed
-
-    def _exact(self, state: QueryState) -> Watermark:
-        """Return the exact watermark, helped by Spark's commit log where history has a gap."""
-        mark = exact_watermark(self._handle, self.query_id)
-        if not mark.missing:
-            return mark
-        proven = max(mark.epoch, self._checkpoint.committed)
-        in_doubt = self._checkpoint.in_flight
-        resolved = self._policy.on_history_gap
-        if in_doubt is not None and in_doubt > mark.epoch and resolved.names(in_doubt):
-            return replace(mark, epoch=in_doubt if resolved.landed else proven, missing=0)
-        seen = replace(self._sighting(state), exact_watermark=mark.epoch, missing=mark.missing)
-        if decide(seen, NO_EPOCH) is Decision.HISTORY_GAP:
-            return mark
-        return replace(mark, epoch=proven)
-
-    def _sighting(self, state: QueryState) -> Sighting:
-        return Sighting(
-            checkpoint_id=self._checkpoint.id,
-            recorded_checkpoint_id=state.owner.driver.checkpoint_id if state.owner else None,
-            planned=self._checkpoint.planned,
-            planned_now=self._planned_now,
-            committed=self._checkpoint.committed,
-            held_token=self._owner.token if self._owner else None,
-            owner_token=state.owner.token if state.owner else None,
-            config_watermark=state.watermark,
-            exact_watermark=self._watermark.epoch,
-            missing=self._watermark.missing,
-        )
-
-    def _fenced(self, state: QueryState) -> bool:
-        return self._owner is None or state.owner is None or state.owner != self._owner
-
-    def _refuse_if_fenced(self, state: QueryState) -> None:
-        if self._fenced(state):
-            self._refuse(Decision.FENCED)
-
-    def _refuse(self, decision: Decision) -> None:
-        refuse(
-            decision,
-            state=_state(self._handle, self.query_id),
-            uri=self._handle.uri,
-            checkpoint=self._checkpoint,
-            watermark=self._watermark,
-            held_token=self._owner.token if self._owner else None,
-        )
 
 
-def _state(port: DatasetPort, query_id: str) -> QueryState:
-    return decode_query(port.config, query_id, port.version)
-
-
-def _next_token(state: QueryState) -> int:
-    return (state.owner.token if state.owner else 0) + 1
-
-
-def _change(epoch: Epoch) -> Change:
-    match epoch.mode:
-        case OutputMode.APPEND:
-            return Append(epoch.fragments)
-        case OutputMode.COMPLETE:
-            return Overwrite(epoch.fragments)
-        case OutputMode.UPDATE:
-            return Upsert(epoch.fragments, epoch.keys, epoch.merge_keys)
-
-
-def _ms_since(started_at: str) -> int:
-    elapsed = datetime.now(UTC) - datetime.fromisoformat(started_at)
-    return int(elapsed.total_seconds() * 1000)
+def _ms(started_at: str, sent: datetime) -> int:
+    return int((sent - datetime.fromisoformat(started_at)).total_seconds() * 1000)

@@ -10,7 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
-__all__ = ["Append", "Barrier", "Change", "Configure", "DatasetPort", "Overwrite", "Upsert"]
+from airflow_provider_lance.streaming.epoch import Epoch, OutputMode
+
+__all__ = [
+    "Append",
+    "Barrier",
+    "Change",
+    "Configure",
+    "DatasetPort",
+    "Overwrite",
+    "Upsert",
+    "change_for",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,17 @@ class Barrier:
 
 
 Change = Append | Overwrite | Upsert | Configure | Barrier
+
+
+def change_for(epoch: Epoch) -> Change:
+    """Return the one change that makes an epoch visible."""
+    match epoch.mode:
+        case OutputMode.APPEND:
+            return Append(epoch.fragments)
+        case OutputMode.COMPLETE:
+            return Overwrite(epoch.fragments)
+        case OutputMode.UPDATE:
+            return Upsert(epoch.fragments, epoch.keys, epoch.merge_keys)
 
 
 class DatasetPort(Protocol):

@@ -166,9 +166,7 @@ class SinkOptions:
     vector_sizes: Mapping[str, int] = _option(_vector_sizes, dict, name="vectorSizes")
     new_generation: bool = _option(_new_generation, False, name="onCheckpointChange")
     on_history_gap: OnHistoryGap = _option(OnHistoryGap.parse, OnHistoryGap(), name="onHistoryGap")
-    storage_options: Mapping[str, str] = _option(
-        _strings, dict, name="storageOptions", secret=True
-    )
+    storage_options: Mapping[str, str] = _option(_strings, dict, name="storageOptions", secret=True)
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Self:

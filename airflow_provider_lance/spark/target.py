@@ -1,0 +1,89 @@
+"""The dataset a stream writes into: opened or made, and checked against the stream's columns."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BooleanType
+
+from airflow_provider_lance.exceptions import DatasetNotFoundError, SchemaMismatchError, SpecError
+from airflow_provider_lance.spark.schema import check_schema, dataset_schema
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.streaming.spec import SinkOptions
+
+__all__ = ["open_target"]
+
+log = logging.getLogger(__name__)
+
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+
+
+def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
+    """Open the dataset at its newest version, making it first if the options say so.
+
+    :raises DatasetNotFoundError: there is none, and ``createIfMissing`` is off.
+    :raises SchemaMismatchError: the stream's columns do not fit, or a merge key is no column.
+    :raises SpecError: ``deleteWhen`` is no boolean condition over the stream.
+    """
+    columns = to_arrow_schema(df.schema, timezone="UTC")
+    _check_condition(df, options)
+    extra = _read_by_condition(df.columns, options)
+    port = _open_or_create(columns, options)
+    schema = port.dataset.schema
+    check_schema(columns, schema, uri=options.uri, droppable=extra)
+    if unknown := [name for name in options.merge_keys if name not in schema.names]:
+        raise SchemaMismatchError(
+            f"mergeKeys {unknown} are no columns of {options.uri}; it has {schema.names}"
+        )
+    return port
+
+
+def _open_or_create(columns: pa.Schema, options: SinkOptions) -> LanceDatasetPort:
+    try:
+        return open_dataset(options.uri, options.storage_options)
+    except DatasetNotFoundError:
+        if not options.create_if_missing:
+            raise
+    import lance
+
+    made = dataset_schema(columns, options.vector_sizes)
+    try:
+        lance.write_dataset(
+            made.empty_table(),
+            options.uri,
+            mode="create",
+            storage_options=dict(options.storage_options) or None,
+        )
+        log.info("Created the dataset. uri=%s columns=%d", options.uri, len(made))
+    except OSError as error:
+        # Another driver was faster; what it made is checked like any other dataset.
+        if "already exists" not in str(error):
+            raise
+    return open_dataset(options.uri, options.storage_options)
+
+
+def _check_condition(df: DataFrame, options: SinkOptions) -> None:
+    if not options.delete_when:
+        return
+    try:
+        kind = df.select(F.expr(options.delete_when)).schema[0].dataType
+    except (AnalysisException, ParseException) as error:
+        raise SpecError(f"deleteWhen cannot be read: {str(error).splitlines()[0]}") from None
+    if not isinstance(kind, BooleanType):
+        raise SpecError(f"deleteWhen must be a boolean condition, it is {kind.simpleString()}")
+
+
+def _read_by_condition(columns: list[str], options: SinkOptions) -> tuple[str, ...]:
+    """Return the columns that deleteWhen reads: the dataset need not have those."""
+    if not options.delete_when:
+        return ()
+    words = set(re.findall(r"\w+", _QUOTED.sub(" ", options.delete_when).lower()))
+    return tuple(
+        name for name in columns if name.lower() in words and name not in options.merge_keys
+    )

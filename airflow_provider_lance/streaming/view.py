@@ -1,0 +1,181 @@
+"""What one driver knows of its query: the handle it stands at, its checkpoint, the watermark.
+
+Reads and refuses, writes nothing. The committer moves it along and asks it before every side
+effect.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from airflow_provider_lance.exceptions import ProtocolVersionError
+from airflow_provider_lance.streaming.backoff import Backoff
+from airflow_provider_lance.streaming.checkpoint import Checkpoint
+from airflow_provider_lance.streaming.decision import Decision, Sighting, decide
+from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Owner, Watermark
+from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.streaming.port import DatasetPort
+from airflow_provider_lance.streaming.properties import auto_cleanup, decode_query
+from airflow_provider_lance.streaming.refusal import OnHistoryGap, refuse
+
+__all__ = ["DriverView", "Policy"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a user may choose about commits; the defaults are the protocol's."""
+
+    watermark_every: int = 10
+    new_generation: bool = False
+    on_history_gap: OnHistoryGap = OnHistoryGap()
+    backoff: Backoff = Backoff()
+    barrier: bool = True
+    """Off only in the experiment that shows what the barrier is for."""
+
+
+class DriverView:
+    """One driver's knowledge; ``owner`` is its own ownership, ``None`` before the claim."""
+
+    def __init__(
+        self,
+        port: DatasetPort,
+        query_id: str,
+        checkpoint: Checkpoint,
+        policy: Policy,
+        look: Callable[[], Checkpoint],
+    ) -> None:
+        self.query_id, self.policy = query_id, policy
+        self.owner: Owner | None = None
+        self.driver: Driver | None = None
+        self.fold_every = policy.watermark_every
+        self._checkpoint, self._look = checkpoint, look
+        self._planned_now = checkpoint.planned
+        self.move_to(port)
+        self.watermark = Watermark(NO_EPOCH, port.version, None)
+        self._old_stop_token = self.state.stop_token
+
+    def move_to(self, port: DatasetPort) -> None:
+        """Stand at another handle; its config is decoded once, for all questions to come."""
+        self.port = port
+        self.state = decode_query(port.config, self.query_id, port.version)
+
+    def reopen(self) -> None:
+        """Stand at the newest version."""
+        self.move_to(self.port.latest())
+
+    def prepare(self) -> None:
+        """Refuse what cannot be exact; see :meth:`.committer.Committer.prepare`."""
+        if self.state.owner is None and self.state.known:
+            raise ProtocolVersionError(
+                f"query {self.query_id!r} has epoch watermark {self.state.watermark} and no owner "
+                f"record in {self.port.uri}: another tool wrote it. Give this query a queryId of "
+                "its own"
+            )
+        if settings := auto_cleanup(self.port.config):
+            # It runs inside anyone's commit and may eat the versions that prove an epoch.
+            log.warning(
+                "Foreign auto-cleanup is on; every epoch will be folded, at twice the manifest "
+                "updates. Remove these keys and schedule cleanup instead. query_id=%s settings=%s",
+                self.query_id,
+                settings,
+            )
+            self.fold_every = 1
+        self.read_watermark()
+        self.refuse(self.decide(NO_EPOCH))
+
+    def identify(self, driver: Driver) -> None:
+        """Take over what Spark says of the run; see :meth:`.committer.Committer.identify`."""
+        known = self._checkpoint.id
+        self.driver = driver
+        self._checkpoint = replace(self._checkpoint, id=driver.checkpoint_id)
+        if known is not None and known != driver.checkpoint_id:
+            self.refuse(Decision.CHECKPOINT_FOREIGN)
+
+    def look_again(self) -> None:
+        """Read the checkpoint anew: another driver may have planned epochs since the start."""
+        self._planned_now = max(self._planned_now, self._look().planned)
+
+    def decide(self, epoch_id: int) -> Decision:
+        """Return what to do with an epoch, as seen from the handle; no I/O."""
+        if self.starts_generation():
+            return Decision.FULL_COMMIT
+        return decide(self._sighting(self.watermark), epoch_id)
+
+    def starts_generation(self) -> bool:
+        """Tell whether the claim begins a new numbering, because the user asked for one."""
+        if not self.policy.new_generation or self.owner is not None:
+            return False
+        return decide(self._sighting(self.watermark), NO_EPOCH) in (
+            Decision.CHECKPOINT_FOREIGN,
+            Decision.CHECKPOINT_STALE,
+            Decision.DATASET_FOREIGN,
+        )
+
+    @property
+    def next_token(self) -> int:
+        """Return the token of whoever claims next."""
+        return (self.state.owner.token if self.state.owner else 0) + 1
+
+    @property
+    def fenced(self) -> bool:
+        """Tell whether the handle's config names another owner than this driver; no I/O."""
+        return self.owner is None or self.state.owner != self.owner
+
+    def stop_requested(self, *, poll: bool) -> bool:
+        """Tell whether this driver is asked to stop; see :meth:`.committer.Committer`."""
+        port = self.port.latest() if poll else self.port
+        asked = decode_query(port.config, self.query_id, port.version).stop_token
+        if self.owner:
+            return asked == self.owner.token
+        return asked == self.next_token and asked != self._old_stop_token
+
+    def read_watermark(self) -> None:
+        """Read the exact watermark at the handle, helped by Spark's commit log over a gap."""
+        mark = exact_watermark(self.port, self.query_id)
+        if mark.missing:
+            mark = self._over_the_gap(mark)
+        self.watermark = mark
+
+    def _over_the_gap(self, mark: Watermark) -> Watermark:
+        in_doubt, answer = self._checkpoint.in_flight, self.policy.on_history_gap
+        proven = max(mark.epoch, self._checkpoint.committed)
+        if in_doubt is not None and in_doubt > mark.epoch and answer.names(in_doubt):
+            return replace(mark, epoch=in_doubt if answer.landed else proven, missing=0)
+        if decide(self._sighting(mark), NO_EPOCH) is Decision.HISTORY_GAP:
+            return mark
+        return replace(mark, epoch=proven, missing=0)
+
+    def _sighting(self, mark: Watermark) -> Sighting:
+        recorded = self.state.owner
+        return Sighting(
+            checkpoint_id=self._checkpoint.id,
+            recorded_checkpoint_id=recorded.driver.checkpoint_id if recorded else None,
+            planned=self._checkpoint.planned,
+            planned_now=self._planned_now,
+            committed=self._checkpoint.committed,
+            held_token=self.owner.token if self.owner else None,
+            owner_token=recorded.token if recorded else None,
+            config_watermark=self.state.watermark,
+            exact_watermark=mark.epoch,
+            missing=mark.missing,
+        )
+
+    def refuse(self, decision: Decision) -> None:
+        """Raise the error that a decision stands for; return if it is no refusal."""
+        refuse(
+            decision,
+            state=self.state,
+            uri=self.port.uri,
+            checkpoint=self._checkpoint,
+            watermark=self.watermark,
+            held_token=self.owner.token if self.owner else None,
+        )
+
+    def refuse_if_fenced(self) -> None:
+        """Raise :class:`FencedError` if another driver owns the query."""
+        if self.fenced:
+            self.refuse(Decision.FENCED)
