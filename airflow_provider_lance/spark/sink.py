@@ -213,12 +213,14 @@ class LanceSink:
             committer.identify(driver)
             self._run_id = driver.run_id
         decision = committer.decide(epoch_id)
-        if decision is Decision.SKIP_REPLAY:
-            return EpochReport(epoch_id, decision, version=committer.port.version)
+        if decision is Decision.FULL_COMMIT:
+            return self._write_and_commit(df, epoch_id, committer)
+        # Computed and thrown away: stateful operators must commit their state for every epoch, and
+        # Spark checks that they did (STATE_STORE_COMMIT_VALIDATION_FAILED).
+        df.write.format("noop").mode("overwrite").save()
         if decision is Decision.RECOVERY_TXN2_ONLY:
             committer.claim(epoch_id)
-            return EpochReport(epoch_id, decision, version=committer.port.version)
-        return self._write_and_commit(df, epoch_id, committer)
+        return EpochReport(epoch_id, decision, version=committer.port.version)
 
     def _write_and_commit(self, df: DataFrame, epoch_id: int, committer: Committer) -> EpochReport:
         started_at, began = utc_now(), time.perf_counter()

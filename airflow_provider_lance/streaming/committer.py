@@ -130,8 +130,13 @@ class Committer:
         self._view.identify(driver)
 
     def decide(self, epoch_id: int) -> Decision:
-        """Return what to do with an epoch, as seen from the handle; no I/O."""
-        return self._view.decide(epoch_id)
+        """Return what to do with an epoch, as seen from the handle; no I/O.
+
+        :raises TerminalError: the decision ends the query; see :mod:`.refusal`.
+        """
+        decision = self._view.decide(epoch_id)
+        self._view.refuse(decision)
+        return decision
 
     # -------------------------------------------------------------------------------------- claim
 
@@ -152,7 +157,7 @@ class Committer:
         # 4. Nothing of a stale writer can land any more: what history shows now is exact.
         view.refuse_if_fenced()
         view.read_watermark()
-        view.refuse(view.decide(epoch_id))
+        self.decide(epoch_id)
         if view.watermark.epoch > view.state.watermark:
             self._fold()
         self._on_step(Step.CLAIM_HEALED)
@@ -192,7 +197,7 @@ class Committer:
             fresh = view.starts_generation()
             if not fresh:
                 view.read_watermark()
-                view.refuse(view.decide(epoch_id))
+                self.decide(epoch_id)
             self._on_step(Step.CLAIM_OPENED)
             # 2. Token + 1, active. Lance lets only one of two updates of this key land.
             previous = view.state.owner
@@ -227,8 +232,7 @@ class Committer:
         if view.owner is None:
             self.claim(epoch.epoch_id)
         # 1. An epoch that is known is not written again.
-        decision = view.decide(epoch.epoch_id)
-        view.refuse(decision)
+        decision = self.decide(epoch.epoch_id)
         if decision is not Decision.FULL_COMMIT:
             return CommitResult(decision, epoch.epoch_id, view.port.version)
         self._on_step(Step.COMMIT_CHECKED)
@@ -268,9 +272,7 @@ class Committer:
                 log.warning("Outcome unknown, looking. epoch=%d error=%s", epoch.epoch_id, error)
                 self._settle()
             # 4. Whatever went wrong, look for our own epoch before it is sent again.
-            found = find_epoch(
-                view.port, self.query_id, view.owner.generation, epoch.epoch_id, after=base
-            )
+            found = find_epoch(view.port, self.query_id, view.owner, epoch.epoch_id, after=base)
             self._in_doubt = False
             if found:
                 return found.committed_at

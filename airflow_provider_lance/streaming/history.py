@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from airflow_provider_lance.streaming.epoch import EpochStamp, OwnerState, QueryState, Watermark
+from airflow_provider_lance.streaming.epoch import (
+    EpochStamp,
+    Owner,
+    OwnerState,
+    QueryState,
+    Watermark,
+)
 from airflow_provider_lance.streaming.port import DatasetPort
 from airflow_provider_lance.streaming.properties import decode_query, decode_stamp
 
@@ -71,11 +77,14 @@ def _combine(state: QueryState, stamps: tuple[EpochStamp, ...], missing: int) ->
 
 
 def find_epoch(
-    port: DatasetPort, query_id: str, generation: int, epoch_id: int, *, after: int
+    port: DatasetPort, query_id: str, owner: Owner, epoch_id: int, *, after: int
 ) -> EpochStamp | None:
-    """Look for one epoch in the versions after ``after`` up to the port's own, newest first."""
+    """Look for an epoch that this owner committed, in the versions after ``after``, newest first.
+
+    The same epoch by another owner is no answer to whether one's own commit landed.
+    """
     for version in range(port.version, after, -1):
         stamp = decode_stamp(port.properties(version) or {}, query_id, version)
-        if stamp and (stamp.generation, stamp.epoch_id) == (generation, epoch_id):
+        if stamp and (stamp.token, stamp.epoch_id) == (owner.token, epoch_id):
             return stamp
     return None

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with warnings.catch_warnings():
+        # PySpark starts its JVM with a fork hook, which Lance warns of; the child only execs Java.
+        warnings.filterwarnings("ignore", "lance is not fork-safe")
+        session = _session()
+    yield session
+    session.stop()
+
+
+def _session() -> SparkSession:
+    return (
+        SparkSession.builder.master("local[2]")
+        .appName("tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "3")
+        .config("spark.sql.session.timeZone", "America/New_York")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )

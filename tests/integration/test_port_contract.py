@@ -1,0 +1,226 @@
+"""What the protocol relies on in Lance, checked on the real one and on the twin alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_lance.exceptions import (
+    CommitPreemptedError,
+    DatasetNotFoundError,
+    StorageUnavailableError,
+)
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.streaming.memory import MemoryDataset
+from airflow_provider_lance.streaming.port import (
+    Append,
+    Barrier,
+    Change,
+    Configure,
+    DatasetPort,
+    Overwrite,
+    Upsert,
+)
+from tests.support.drivers import World, epoch_rows, lance_world, twin_world
+
+LANDS, PREEMPTED = True, False
+
+# Rows: what landed first; columns: what is then committed from the older version.
+MATRIX = {
+    ("append", "append"): LANDS,
+    ("append", "upsert"): LANDS,
+    ("append", "configure"): LANDS,
+    ("append", "barrier"): PREEMPTED,
+    ("append", "overwrite"): PREEMPTED,
+    ("configure", "append"): LANDS,
+    ("configure", "upsert"): LANDS,
+    ("configure", "configure"): PREEMPTED,
+    ("configure", "configure other key"): LANDS,
+    ("configure", "barrier"): LANDS,
+    ("configure", "overwrite"): PREEMPTED,
+    ("barrier", "append"): PREEMPTED,
+    ("barrier", "upsert"): PREEMPTED,
+    ("barrier", "barrier"): PREEMPTED,
+    ("barrier", "configure"): LANDS,
+    ("barrier", "overwrite"): PREEMPTED,
+    ("upsert", "append"): LANDS,
+    ("upsert", "upsert"): PREEMPTED,
+    ("upsert", "barrier"): PREEMPTED,
+    ("upsert", "configure"): LANDS,
+    ("upsert", "overwrite"): PREEMPTED,
+    ("overwrite", "append"): PREEMPTED,
+    ("overwrite", "upsert"): PREEMPTED,
+    ("overwrite", "overwrite"): PREEMPTED,
+    ("overwrite", "barrier"): PREEMPTED,
+    ("overwrite", "configure"): LANDS,
+    ("compaction", "append"): LANDS,
+    ("compaction", "upsert"): PREEMPTED,
+    ("compaction", "configure"): LANDS,
+    ("compaction", "barrier"): LANDS,
+    ("compaction", "overwrite"): PREEMPTED,
+}
+
+
+@pytest.fixture(params=["twin", "lance"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    world = (
+        twin_world(MemoryDataset())
+        if request.param == "twin"
+        else lance_world(str(tmp_path / "t.lance"))
+    )
+    port = world.open()
+    for n in range(2):
+        port = port.commit(Append(world.fragments(port, epoch_rows(n))))
+    return world
+
+
+def change(world: World, port: DatasetPort, name: str) -> Change:
+    made: dict[str, Callable[[], Change]] = {
+        "append": lambda: Append(world.fragments(port, epoch_rows(7))),
+        "overwrite": lambda: Overwrite(world.fragments(port, epoch_rows(8))),
+        "upsert": lambda: Upsert(
+            world.fragments(port, epoch_rows(0)), world.keys(epoch_rows(0)), ("id",)
+        ),
+        "configure": lambda: Configure({"a.b": "1"}),
+        "configure other key": lambda: Configure({"a.c": "1"}),
+        "barrier": Barrier,
+    }
+    return made[name]()
+
+
+@pytest.mark.parametrize(("landed", "then"), list(MATRIX), ids=lambda name: name)
+def test_the_conflict_matrix(world: World, landed: str, then: str) -> None:
+    port = world.open()
+    ours = change(world, port, then)
+    if landed == "compaction":
+        world.compact()
+    else:
+        port.latest().commit(change(world, port, landed))
+    head = world.open().version
+    if MATRIX[landed, then]:
+        assert port.commit(ours).version == head + 1
+    else:
+        with pytest.raises(CommitPreemptedError):
+            port.commit(ours)
+        assert world.open().version == head
+
+
+def test_a_commit_carries_its_properties_and_keeps_the_config(world: World) -> None:
+    port = world.open().commit(Configure({"a.b": "1", "user.key": "x"}))
+    port = port.commit(Append(world.fragments(port, epoch_rows(3))), {"streaming.epochId": "3"})
+    assert port.properties(port.version) == {"streaming.epochId": "3"}
+    assert port.properties(port.version - 1) == {}
+    port = port.commit(Overwrite(world.fragments(port, epoch_rows(4))))
+    assert port.config["user.key"] == "x"
+    assert [row["epoch"] for row in world.rows()] == [4, 4, 4]
+    port = port.commit(Configure({"a.b": None}))
+    assert "a.b" not in port.config
+
+
+def test_cleanup_takes_the_evidence_along(world: World) -> None:
+    port = world.open()
+    first = port.version
+    port = port.commit(Append(world.fragments(port, epoch_rows(3))), {"k": "v"})
+    port.commit(Configure({"a": "1"}))
+    world.clean_up()
+    assert world.open().properties(first + 1) is None
+
+
+def test_an_upsert_replaces_by_key_and_adds_the_rest(world: World) -> None:
+    port = world.open()
+    rows = [{"id": 1, "epoch": 50}, {"id": 999, "epoch": 50}]
+    gone = [{"id": 2, "epoch": 0}]
+    port.commit(Upsert(world.fragments(port, rows), world.keys(rows + gone), ("id",)))
+    after = {row["id"]: row["epoch"] for row in world.rows()}
+    assert after == {0: 0, 1: 50, 100: 1, 101: 1, 102: 1, 999: 50}
+    assert len(world.rows()) == len(after)
+
+
+def test_a_handle_does_not_move(world: World) -> None:
+    port = world.open()
+    version = port.version
+    newer = port.commit(Configure({"a": "1"}))
+    assert (port.version, dict(port.config)) == (version, {})
+    assert port.latest().version == newer.version
+
+
+# ------------------------------------------------------------------------- Lance alone
+
+
+def test_a_missing_dataset_has_its_own_error(tmp_path: Path) -> None:
+    with pytest.raises(DatasetNotFoundError, match="createIfMissing"):
+        open_dataset(str(tmp_path / "nope.lance"))
+
+
+def test_an_unreachable_store_has_its_own_error() -> None:
+    options = {
+        "aws_endpoint": "http://127.0.0.1:9",
+        "allow_http": "true",
+        "aws_access_key_id": "id",
+        "aws_secret_access_key": "very-secret",
+        "aws_region": "us-east-1",
+        "client_max_retries": "0",
+    }
+    with pytest.raises(StorageUnavailableError, match="cannot read") as caught:
+        open_dataset("s3://nope/x.lance", options)
+    assert "very-secret" not in str(caught.value)
+
+
+def test_the_barrier_keeps_indices_and_their_coverage(tmp_path: Path) -> None:
+    world = lance_world(str(tmp_path / "t.lance"))
+    port = world.open()
+    port = port.commit(Append(world.fragments(port, epoch_rows(1))))
+    port.dataset.create_scalar_index("id", "BTREE")
+    port = port.latest()
+    before = port.dataset.stats.index_stats("id_idx")
+    port = port.commit(Barrier())
+    after = port.dataset.stats.index_stats("id_idx")
+    assert (after["num_indexed_rows"], after["num_unindexed_rows"]) == (
+        before["num_indexed_rows"],
+        before["num_unindexed_rows"],
+    )
+
+
+@pytest.mark.parametrize("stable_row_ids", [False, True])
+def test_an_upsert_is_right_under_an_index(tmp_path: Path, stable_row_ids: bool) -> None:
+    import lance
+    import pyarrow as pa
+
+    uri = str(tmp_path / "t.lance")
+    table = pa.table({"id": range(2000), "epoch": [0] * 2000})
+    dataset = lance.write_dataset(
+        table, uri, max_rows_per_file=500, enable_stable_row_ids=stable_row_ids
+    )
+    dataset.create_scalar_index("id", "BTREE")
+    dataset.create_scalar_index("epoch", "BTREE")
+    world = lance_world(uri)
+    for n in range(1, 4):
+        port = world.open()
+        rows = [{"id": id_, "epoch": n} for id_ in (5, 700, 1999, 5000 + n)]
+        port.commit(Upsert(world.fragments(port, rows), world.keys(rows), ("id",)))
+    dataset = lance.dataset(uri)
+    assert dataset.count_rows() == 2003
+    assert dataset.count_rows("id = 5") == 1
+    assert dataset.to_table(filter="id = 5").to_pylist() == [{"id": 5, "epoch": 3}]
+    assert dataset.count_rows("epoch = 3") == 4
+    assert dataset.count_rows("epoch = 1") == 1
+    assert dataset.count_rows("id = 5001") == 1
+    dataset.optimize.optimize_indices()
+    dataset.optimize.compact_files()
+    dataset = lance.dataset(uri)
+    assert dataset.count_rows() == 2003
+    assert dataset.to_table(filter="id = 700").to_pylist() == [{"id": 700, "epoch": 3}]
+
+
+def test_an_attempt_is_one_manifest(tmp_path: Path) -> None:
+    """Lance must not retry on its own: see the committer's second invariant."""
+    world = lance_world(str(tmp_path / "t.lance"))
+    port = world.open()
+    assert isinstance(port, LanceDatasetPort)
+    fragments = world.fragments(port, epoch_rows(1))
+    for n in range(5):
+        port.latest().commit(Configure({"k": str(n)}))
+    landed = port.commit(Append(fragments))
+    assert landed.version == port.version + 6, "a stale append is rebased over what landed before"

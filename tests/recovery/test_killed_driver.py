@@ -1,0 +1,63 @@
+"""A real Spark driver, killed by SIGKILL at every step of claim, commit and release."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+import lance
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.streaming.epoch import OwnerState
+from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.streaming.steps import Step
+from tests.support.processes import finish, python
+from tests.support.sparkstream import Stream, orders, spec, write_spec
+
+EPOCHS, ROWS = 5, 40
+
+MODES = {
+    "append": {"watermarkEvery": 2},
+    "update": {"watermarkEvery": 2, "outputMode": "update", "mergeKeys": ["id"]},
+}
+# Where a step is reached more than once, the second time is in the middle of the stream.
+PLACES = [
+    (Step.CLAIM_OPENED, 1, "append"),
+    (Step.CLAIM_OWNED, 1, "append"),
+    (Step.CLAIM_BARRED, 1, "append"),
+    (Step.CLAIM_HEALED, 1, "append"),
+    (Step.COMMIT_CHECKED, 3, "append"),
+    (Step.COMMIT_LANDED, 2, "append"),
+    (Step.COMMIT_LANDED, 3, "update"),
+    (Step.COMMIT_FOLDED, 4, "update"),
+    (Step.RELEASE_CHECKED, 1, "append"),
+    (Step.RELEASE_DONE, 1, "append"),
+]
+
+
+@pytest.mark.parametrize(("step", "occurrence", "mode"), PLACES)
+def test_a_driver_killed_at_a_step_is_succeeded_without_loss_or_double(
+    spark: SparkSession, tmp_path: Path, step: Step, occurrence: int, mode: str
+) -> None:
+    stream = Stream(spark, tmp_path)
+    for n in range(EPOCHS):
+        stream.add(orders(n * ROWS, ROWS))
+    path = write_spec(tmp_path / "spec.json", spec(stream, sink=MODES[mode]))
+    driver = python("-m", "tests.support.killed_job", str(path), step.value, str(occurrence))
+    status, output = finish(driver)
+    assert status == -signal.SIGKILL, output
+    stream.run(createIfMissing=True, **MODES[mode])
+    ids = Counter(lance.dataset(stream.uri).to_table().column("id").to_pylist())
+    assert ids == Counter(range(EPOCHS * ROWS))
+    assert sorted(Counter(stamp.epoch_id for stamp in stream.epochs()).items()) == [
+        (n, 1) for n in range(EPOCHS)
+    ]
+    port = open_dataset(stream.uri)
+    owner = decode_query(port.config, "q", port.version).owner
+    assert owner is not None
+    if step is not Step.RELEASE_CHECKED:
+        # Killed before its release but after its last epoch, the second driver had no work to do.
+        assert owner.state is OwnerState.RELEASED

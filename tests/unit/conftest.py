@@ -1,0 +1,207 @@
+"""What the Airflow tests stand on: real connections and datasets, a spark-submit that plays."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Airflow writes its configuration there when it is first imported.
+os.environ.setdefault("AIRFLOW_HOME", tempfile.mkdtemp(prefix="airflow-home-"))
+
+import lance
+import pyarrow as pa
+import pytest
+from airflow.sdk.configuration import clear_secrets_backends_cache
+
+from airflow_provider_lance.streaming.checkpoint import Checkpoint
+from airflow_provider_lance.streaming.committer import Committer
+from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
+
+SECRET = "s3cr3t-of-the-store"
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+
+AddConnection = Callable[..., None]
+Shown = Callable[[], str]
+SparkOn = Callable[..., "SparkSubmit"]
+
+
+@pytest.fixture
+def add_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Define connections in a secrets backend, so that none of them is in the environment."""
+    path, known = tmp_path / "connections.json", {}
+    backend = "airflow.secrets.local_filesystem.LocalFilesystemBackend"
+    monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND", backend)
+    kwargs = json.dumps({"connections_file_path": str(path)})
+    monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND_KWARGS", kwargs)
+    path.write_text("{}")
+    clear_secrets_backends_cache()
+
+    def add(conn_id: str, extra: dict[str, Any] | str | None = None, **fields: Any) -> None:
+        text = extra if isinstance(extra, str) or extra is None else json.dumps(extra)
+        known[conn_id] = {**fields, **({"extra": text} if text is not None else {})}
+        path.write_text(json.dumps(known))
+
+    yield add
+    clear_secrets_backends_cache()
+
+
+@pytest.fixture
+def shown(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Shown:
+    """Return what was logged or printed since the last call, wherever Airflow sends it."""
+
+    def read() -> str:
+        text = caplog.text + "".join(capfd.readouterr())
+        caplog.clear()
+        return text
+
+    return read
+
+
+class TaskInstance:
+    """Stands where Airflow's own would: keeps what is pushed."""
+
+    def __init__(self) -> None:
+        self.xcoms: dict[str, Any] = {}
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.xcoms[key] = value
+
+
+@pytest.fixture
+def ti() -> TaskInstance:
+    return TaskInstance()
+
+
+class Stream:
+    """A streaming query as a driver would run it, epoch by epoch, without Spark."""
+
+    def __init__(self, uri: str, query_id: str = "flights") -> None:
+        self.uri = uri
+        checkpoint = Checkpoint("/checkpoint", "checkpoint-id")
+        self._committer = Committer(open_dataset(uri), query_id, checkpoint)
+        self._committer.prepare()
+        self._committer.identify(
+            Driver(run_id="run", checkpoint_id="checkpoint-id", checkpoint_location="/checkpoint")
+        )
+
+    def commit(self, epoch_id: int) -> None:
+        fragments = lance.fragment.write_fragments(ROWS, self.uri)
+        self._committer.commit(
+            Epoch(epoch_id, OutputMode.APPEND, fragments, len(ROWS), 0, utc_now())
+        )
+
+    def release(self) -> None:
+        self._committer.release()
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> str:
+    """Make an empty dataset."""
+    uri = str(tmp_path / "flights.lance")
+    lance.write_dataset(ROWS.slice(0, 0), uri)
+    return uri
+
+
+FAKE = '''#!{python}
+"""Plays spark-submit: takes notes, then leaves behind what the test ordered."""
+import json, os, signal, sys, time
+
+order = json.load(open(os.environ["FAKE_ORDER"]))
+argv = sys.argv[1:]
+option = lambda name: argv[argv.index(name) + 1]
+sys.path.insert(0, option("--py-files").split(",")[0])
+from airflow_provider_lance.streaming import files, report, spec
+
+assert spec.__file__.startswith(sys.path[0]), "the job must come from the zip"
+path = option("--files").split(",")[-1]
+job = spec.JobSpec.loads(open(path).read())
+assert argv[-1] == os.path.basename(path), "the one argument is the specification's name"
+seen = " ".join(argv) + json.dumps(dict(os.environ))
+notes = {{
+    "argv": argv,
+    "pyspark_python": os.environ.get("PYSPARK_PYTHON"),
+    "mode": oct(os.stat(path).st_mode & 0o777),
+    "folder_mode": oct(os.stat(os.path.dirname(path)).st_mode & 0o777),
+    "spec": json.loads(job.dumps()),
+    "leaked": [v for v in job.sink.storage_options.values() if v in seen],
+    "stdin": os.readlink("/proc/self/fd/0"),
+}}
+json.dump(notes, open(os.environ["FAKE_NOTES"], "w"))
+for line in order.get("say", []):
+    print(line, flush=True)
+place = report.report_location(job.sink.checkpoint_location)
+reports = files.open_files(place)
+if order.get("unreadable_heartbeat"):
+    os.makedirs(os.path.join(place, job.launch_id, "heartbeat.json"))
+    time.sleep(0.3)
+for beat in order.get("heartbeats", []):
+    report.write_heartbeat(reports, job.launch_id, beat)
+    time.sleep(order.get("beat_seconds", 0.2))
+if order.get("summary") is not None:
+    made = {{
+        "launchId": job.launch_id, "queryId": job.sink.query_id, "uri": job.sink.uri,
+        "reason": "finished", "epochs": 2, "rows": 6, "deletes": 0, "skipped": 0,
+        "firstEpoch": 0, "lastEpoch": 1, "watermark": 1, "version": 5, "manifestUpdates": 3,
+        "released": True, "seconds": 1.5, **order["summary"],
+    }}
+    report.write_summary(reports, report.Summary.from_json(made))
+if order.get("signal"):
+    os.kill(os.getpid(), order["signal"])
+if order.get("hang"):
+    time.sleep(60)
+sys.exit(order.get("exit", 0))
+'''
+
+
+class SparkSubmit:
+    """A ``spark-submit`` first on PATH; ``orders`` says how it ends, ``notes`` what it saw."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._order, self._notes = folder / "order.json", folder / "notes.json"
+        binary = folder / "bin" / "spark-submit"
+        binary.parent.mkdir()
+        binary.write_text(FAKE.format(python=sys.executable))
+        binary.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{binary.parent}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.setenv("FAKE_ORDER", str(self._order))
+        monkeypatch.setenv("FAKE_NOTES", str(self._notes))
+        monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+        self.orders(summary={})
+
+    def orders(self, **order: Any) -> None:
+        self._order.write_text(json.dumps(order))
+
+    @property
+    def ran(self) -> bool:
+        return self._notes.exists()
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        return json.loads(self._notes.read_text())
+
+
+@pytest.fixture
+def spark_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, add_connection: AddConnection
+) -> SparkOn:
+    """Return what makes a ``spark-submit`` for a master, with environment variables."""
+
+    def make(host: str, **environment: str) -> SparkSubmit:
+        add_connection("spark_default", conn_type="spark", host=host)
+        made = SparkSubmit(tmp_path, monkeypatch)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        return made
+
+    return make
+
+
+@pytest.fixture
+def spark_submit(spark_on: SparkOn) -> SparkSubmit:
+    return spark_on("local[2]")

@@ -1,0 +1,399 @@
+"""The committer against the twin: every fault, every crash point, every takeover."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+import pytest
+
+from airflow_provider_lance.exceptions import (
+    CheckpointMismatchError,
+    CommitStateUnknownError,
+    FencedError,
+    HistoryGapError,
+    ProtocolVersionError,
+)
+from airflow_provider_lance.streaming.decision import Decision
+from airflow_provider_lance.streaming.epoch import OutputMode
+from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.streaming.memory import Fault, MemoryDataset
+from airflow_provider_lance.streaming.port import Configure
+from airflow_provider_lance.streaming.properties import decode_query, key
+from airflow_provider_lance.streaming.refusal import OnHistoryGap
+from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.streaming.view import Policy
+from tests.support.drivers import QUERY, QUICK, SparkLike, epoch_rows, twin_world
+
+
+class Crash(BaseException):
+    """The process is gone: nothing below may catch it."""
+
+
+@pytest.fixture
+def dataset() -> MemoryDataset:
+    return MemoryDataset()
+
+
+def expect_rows(dataset: MemoryDataset, epochs: int) -> None:
+    ids = Counter(row["id"] for row in dataset.rows())
+    assert ids == Counter(row["id"] for n in range(epochs) for row in epoch_rows(n))
+
+
+def test_an_epoch_costs_one_manifest_update_and_a_tenth(dataset: MemoryDataset) -> None:
+    driver = SparkLike(twin_world(dataset), {})
+    driver.step()
+    before = driver.committer.manifest_updates
+    for _ in range(100):
+        driver.step()
+    assert driver.committer.manifest_updates - before == 110
+    assert dataset.version - 1 == driver.committer.manifest_updates
+    expect_rows(dataset, 101)
+
+
+def test_watermark_every_one_is_the_two_transaction_form(dataset: MemoryDataset) -> None:
+    driver = SparkLike(twin_world(dataset), {}, policy=Policy(watermark_every=1, backoff=QUICK))
+    for n in range(5):
+        driver.step()
+        assert decode_query(dataset.open().config, QUERY, 0).watermark == n
+    assert dataset.version == 1 + 1 + 10
+
+
+def test_the_exact_watermark_needs_no_fold(dataset: MemoryDataset) -> None:
+    driver = SparkLike(twin_world(dataset), {})
+    for n in range(7):
+        driver.step()
+        assert exact_watermark(dataset.open(), QUERY).epoch == n
+    assert decode_query(dataset.open().config, QUERY, 0).watermark == -1
+
+
+def test_release_folds_and_spares_the_next_claim_its_barrier(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(twin_world(dataset), log)
+    driver.step()
+    assert driver.committer.release()
+    state = decode_query(dataset.open().config, QUERY, 0)
+    assert state.watermark == 0
+    second = SparkLike(twin_world(dataset), log)
+    second.step()
+    assert second.committer.manifest_updates == 2  # claim and epoch
+    third = SparkLike(twin_world(dataset), log)
+    third.step()
+    assert third.committer.manifest_updates == 4  # claim, barrier, heal and epoch
+    expect_rows(dataset, 3)
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+@pytest.mark.parametrize("mode", list(OutputMode))
+@pytest.mark.parametrize("position", range(4))
+def test_no_fault_of_the_store_loses_or_doubles_an_epoch(
+    dataset: MemoryDataset, fault: Fault, mode: OutputMode, position: int
+) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(twin_world(dataset), log, mode=mode)
+    dataset.faults = [None] * position + [fault]  # claim, first epoch, second, third
+    for _ in range(3):
+        driver.step()
+    assert driver.committer.release()
+    if mode is OutputMode.COMPLETE:
+        assert dataset.rows() == epoch_rows(2)
+    else:
+        expect_rows(dataset, 3)
+
+
+def test_a_late_write_is_shut_out_before_the_epoch_is_sent_again(dataset: MemoryDataset) -> None:
+    driver = SparkLike(twin_world(dataset), {})
+    driver.step()
+    dataset.faults = [Fault.LATE]
+    assert driver.step().decision is Decision.FULL_COMMIT
+    expect_rows(dataset, 2)
+
+
+@pytest.mark.parametrize("step", list(Step))
+@pytest.mark.parametrize("mode", [OutputMode.APPEND, OutputMode.UPDATE])
+@pytest.mark.parametrize("occurrence", [1, 2])
+def test_a_crash_at_any_step_is_repaired_by_the_next_driver(
+    dataset: MemoryDataset, step: Step, mode: OutputMode, occurrence: int
+) -> None:
+    log: dict[str, int] = {}
+    crashes = 0
+    reached: Counter[Step] = Counter()
+
+    def crash_there(at: Step) -> None:
+        nonlocal crashes
+        reached[at] += 1
+        if at is step and reached[at] == occurrence:
+            crashes += 1
+            raise Crash
+
+    while log.get("committed", -1) < 11:
+        driver = SparkLike(
+            twin_world(dataset),
+            log,
+            mode=mode,
+            policy=Policy(watermark_every=3, backoff=QUICK),
+            on_step=crash_there,
+        )
+        try:
+            for _ in range(6):
+                if log.get("committed", -1) < 11:
+                    driver.step()
+            driver.committer.release()
+        except Crash:
+            continue
+    assert crashes == 1
+    expect_rows(dataset, 12)
+
+
+def test_a_stale_driver_is_fenced_and_its_epoch_does_not_land(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    stale = SparkLike(twin_world(dataset), log)
+    stale.step()
+    fresh = SparkLike(twin_world(dataset), log, run_id="fresh")
+    fresh.step()
+    with pytest.raises(FencedError, match="token 2 .* of run fresh"):
+        stale.step()
+    fresh.step()
+    assert not stale.committer.release()
+    assert fresh.committer.release()
+    expect_rows(dataset, 3)
+
+
+def test_a_stale_append_that_lands_before_the_barrier_is_seen(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    stale = SparkLike(twin_world(dataset), log)
+    stale.step()
+
+    def meanwhile(step: Step) -> None:
+        if step is Step.CLAIM_OWNED:
+            stale.step()  # rebased over the claim, so it lands
+
+    fresh = SparkLike(twin_world(dataset), log, on_step=meanwhile)
+    assert fresh.step().decision is not Decision.FULL_COMMIT
+    fresh.step()
+    expect_rows(dataset, 3)
+
+
+def test_without_the_barrier_the_same_race_doubles(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    no_barrier = Policy(barrier=False, backoff=QUICK)
+    stale = SparkLike(twin_world(dataset), log, policy=no_barrier)
+    stale.step()
+
+    def meanwhile(step: Step) -> None:
+        if step is Step.COMMIT_CHECKED:
+            stale.step()
+
+    fresh = SparkLike(twin_world(dataset), log, policy=no_barrier, on_step=meanwhile)
+    fresh.step()
+    assert len(dataset.rows()) == 9, "epoch 1 twice"
+
+
+def test_two_drivers_that_claim_at_once_do_not_both_win(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    first = SparkLike(twin_world(dataset), log)
+    second = SparkLike(twin_world(dataset), dict(log), run_id="second")
+    entered = False
+
+    def claim_too(step: Step) -> None:
+        nonlocal entered
+        if step is Step.CLAIM_OPENED and not entered:
+            entered = True
+            second.step()
+
+    third = SparkLike(twin_world(dataset), log, on_step=claim_too)
+    assert third.step().decision is not Decision.FULL_COMMIT, "the second had committed epoch 0"
+    assert first.step().decision is Decision.SKIP_REPLAY
+    tokens = [each.committer.owner.token for each in (second, third, first)]
+    assert tokens == [1, 2, 3]
+    expect_rows(dataset, 1)
+
+
+def test_compaction_between_epochs_disturbs_nothing(dataset: MemoryDataset) -> None:
+    for mode in (OutputMode.APPEND, OutputMode.UPDATE):
+        world = twin_world(MemoryDataset())
+        driver = SparkLike(world, {}, mode=mode)
+        for _ in range(10):
+            driver.step()
+            world.compact()
+        assert len(world.rows()) == 30
+
+
+def test_a_deleted_checkpoint_is_refused_with_both_places(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    SparkLike(twin_world(dataset), log).step()
+    with pytest.raises(CheckpointMismatchError, match="no checkpoint yet.*newGeneration"):
+        SparkLike(twin_world(dataset), {}, checkpoint_id="other")
+    with pytest.raises(CheckpointMismatchError, match="id other"):
+        SparkLike(twin_world(dataset), dict(log), checkpoint_id="other")
+    expect_rows(dataset, 1)
+
+
+def test_an_older_copy_of_the_checkpoint_is_refused(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(twin_world(dataset), log)
+    driver.step()
+    backup = dict(log)
+    driver.step()
+    driver.step()
+    with pytest.raises(CheckpointMismatchError, match="older copy"):
+        SparkLike(twin_world(dataset), backup)
+
+
+def test_a_recreated_dataset_is_refused(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    SparkLike(twin_world(dataset), log).step()
+    with pytest.raises(CheckpointMismatchError, match="no trace"):
+        SparkLike(twin_world(MemoryDataset()), log)
+
+
+def test_a_new_generation_counts_anew_under_the_same_name(dataset: MemoryDataset) -> None:
+    SparkLike(twin_world(dataset), log := {}).step()
+    assert log == {"planned": 0, "committed": 0}
+    policy = Policy(new_generation=True, backoff=QUICK)
+    anew: dict[str, int] = {}
+    for _ in range(3):  # the option may stay: with the checkpoint kept it changes nothing
+        driver = SparkLike(twin_world(dataset), anew, checkpoint_id="other", policy=policy)
+        assert driver.step().decision is Decision.FULL_COMMIT
+    state = decode_query(dataset.open().config, QUERY, 0)
+    assert state.generation == 1
+    assert exact_watermark(dataset.open(), QUERY).epoch == 2
+    assert Counter(row["epoch"] for row in dataset.rows()) == {0: 6, 1: 3, 2: 3}
+
+
+def gap(dataset: MemoryDataset) -> dict[str, int]:
+    """Leave a query whose epoch 2 was planned, and whose newest versions were cleaned up."""
+    log: dict[str, int] = {}
+    driver = SparkLike(twin_world(dataset), log)
+    driver.step()
+    driver.step()
+    log["planned"] = 2
+    dataset.open().commit(Configure({"user.key": "1"}))
+    dataset.clean_up(dataset.version)
+    return log
+
+
+def test_a_gap_with_an_epoch_in_doubt_stops_and_says_what_to_type(dataset: MemoryDataset) -> None:
+    log = gap(dataset)
+    with pytest.raises(HistoryGapError, match="onHistoryGap=committed:2"):
+        SparkLike(twin_world(dataset), log)
+
+
+@pytest.mark.parametrize(
+    ("landed", "decision"),
+    [
+        (True, Decision.SKIP_REPLAY),
+        (False, Decision.FULL_COMMIT),
+    ],
+)
+def test_a_gap_is_resolved_by_naming_the_epoch(
+    dataset: MemoryDataset, landed: bool, decision: Decision
+) -> None:
+    log = gap(dataset)
+    answer = Policy(on_history_gap=OnHistoryGap(2, landed), backoff=QUICK)
+    driver = SparkLike(twin_world(dataset), log, policy=answer)
+    assert driver.step().decision in (decision, Decision.RECOVERY_TXN2_ONLY)
+    expect_rows(dataset, 2 if landed else 3)
+    # And the gap is closed for good: the next driver needs no answer.
+    SparkLike(twin_world(dataset), log).step()
+
+
+def test_an_answer_for_another_epoch_is_no_answer(dataset: MemoryDataset) -> None:
+    log = gap(dataset)
+    with pytest.raises(HistoryGapError):
+        SparkLike(
+            twin_world(dataset),
+            log,
+            policy=Policy(on_history_gap=OnHistoryGap(1, True), backoff=QUICK),
+        )
+
+
+def test_a_gap_that_sparks_commit_log_covers_is_no_gap(dataset: MemoryDataset) -> None:
+    log = gap(dataset)
+    log["planned"] = 1
+    driver = SparkLike(twin_world(dataset), log)
+    assert driver.committer.watermark == 1
+    driver.step()
+    expect_rows(dataset, 3)
+
+
+def test_cleanup_below_the_fold_is_harmless(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(twin_world(dataset), log)
+    for _ in range(12):
+        driver.step()
+    folded = decode_query(dataset.open().config, QUERY, 0).folded_version
+    dataset.clean_up(folded + 1)
+    log["committed"] = 10  # crashed before Spark logged epoch 11
+    SparkLike(twin_world(dataset), log).step()
+    expect_rows(dataset, 12)
+
+
+def test_foreign_auto_cleanup_folds_every_epoch(caplog: pytest.LogCaptureFixture) -> None:
+    dataset = MemoryDataset(config={"lance.auto_cleanup.interval": "1"})
+    with caplog.at_level(logging.WARNING):
+        driver = SparkLike(twin_world(dataset), {})
+    assert "lance.auto_cleanup.interval" in caplog.text
+    driver.step()
+    assert decode_query(dataset.open().config, QUERY, 0).watermark == 0
+
+
+def test_two_queries_share_a_dataset(dataset: MemoryDataset) -> None:
+    logs: tuple[dict[str, int], dict[str, int]] = ({}, {})
+    for _ in range(4):  # each driver is new and finds the other's commits in its history
+        for name, log in zip(("a", "b"), logs, strict=True):
+            SparkLike(twin_world(dataset), log, query_id=name).step()
+    assert exact_watermark(dataset.open(), "a").epoch == 3
+    assert exact_watermark(dataset.open(), "b").epoch == 3
+    assert Counter(row["epoch"] for row in dataset.rows()) == dict.fromkeys(range(4), 6)
+
+
+def test_a_store_that_stays_silent_ends_the_driver_without_release(
+    dataset: MemoryDataset,
+) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(twin_world(dataset), log)
+    driver.step()
+    dataset.faults = [Fault.LOST_REQUEST] * 40
+    with pytest.raises(CommitStateUnknownError):
+        driver.step()
+    assert not driver.committer.release()
+    dataset.faults = []
+    SparkLike(twin_world(dataset), log).step()
+    expect_rows(dataset, 2)
+
+
+def test_another_tools_watermark_is_not_taken_over() -> None:
+    dataset = MemoryDataset(config={key("lastEpoch", QUERY): "7"})
+    with pytest.raises(ProtocolVersionError, match="another tool"):
+        SparkLike(twin_world(dataset), {})
+
+
+def test_a_stop_request_reaches_the_owner_it_names_and_no_other(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    assert request_stop(dataset.open(), QUERY) is None
+    driver = SparkLike(twin_world(dataset), log)
+    driver.step()
+    assert request_stop(dataset.open(), QUERY) == 1
+    assert not driver.committer.stop_requested()
+    assert driver.committer.stop_requested(poll=True)
+    driver.step()
+    assert driver.committer.stop_requested(), "seen in the handle of its own commit, for free"
+    second = SparkLike(twin_world(dataset), log)
+    assert not second.committer.stop_requested(poll=True)
+    second.step()
+    assert not second.committer.stop_requested(poll=True)
+    assert second.committer.release()
+    assert key("stop", QUERY) not in dataset.open().config
+    assert request_stop(dataset.open(), QUERY) is None
+
+
+def test_an_empty_first_epoch_leaves_a_trace_and_later_ones_nothing(
+    dataset: MemoryDataset,
+) -> None:
+    driver = SparkLike(twin_world(dataset), {})
+    driver.committer.leave_trace(0)
+    assert dataset.version == 2
+    driver.committer.leave_trace(1)
+    assert dataset.version == 2

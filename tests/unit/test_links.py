@@ -1,0 +1,53 @@
+"""The extra links: browsers get http, https and file, and never a credential."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_lance.links.dataset import dataset_url
+from airflow_provider_lance.links.spark_ui import spark_ui_url
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("http://host:4040", "http://host:4040"),
+        ("https://proxy/proxy/app-1/", "https://proxy/proxy/app-1/"),
+        ("http://user:secret@host:4040/jobs?token=x#y", "http://host:4040/jobs"),
+        ("http://[::1]:4040", "http://[::1]:4040"),
+        ("javascript:alert(1)", ""),
+        ("http://host:port", ""),
+        ("host:4040", ""),
+        ("", ""),
+        (None, ""),
+        (4040, ""),
+    ],
+)
+def test_spark_ui(address: object, expected: str) -> None:
+    assert spark_ui_url(address) == expected
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("/data/a b.lance", "file:///data/a%20b.lance"),
+        ("file:/data/a.lance", "file:///data/a.lance"),
+        ("file:///data/a.lance", "file:///data/a.lance"),
+        ("s3://b/w/a.lance", "https://console.aws.amazon.com/s3/buckets/b?prefix=w/a.lance/"),
+        ("gs://b/a.lance", "https://console.cloud.google.com/storage/browser/b/a.lance"),
+        (
+            "abfss://c@account.dfs.core.windows.net/a.lance",
+            "https://account.dfs.core.windows.net/c/a.lance",
+        ),
+        ("abfs://c/a.lance", ""),
+        ("hdfs://name/a.lance", ""),
+        ("a.lance", ""),
+    ],
+)
+def test_dataset(uri: str, expected: str) -> None:
+    assert dataset_url(uri) == expected
+
+
+def test_a_store_of_ones_own_has_no_console() -> None:
+    assert dataset_url("s3://b/a.lance", "http://minio:9000") == ""
+    assert dataset_url("/data/a.lance", "http://minio:9000") == "file:///data/a.lance"

@@ -1,0 +1,74 @@
+"""What Airflow is told: valid by Airflow's own schema, and true."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import airflow
+import jsonschema
+import pytest
+from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink
+from airflow.sdk.module_loading import import_string
+from airflow.triggers.base import BaseTrigger
+
+import airflow_provider_lance
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.provider_info import get_provider_info
+
+INFO = get_provider_info()
+PACKAGE = Path(airflow_provider_lance.__file__).parent
+
+
+@pytest.mark.parametrize("schema", ["provider_info.schema.json", "provider.yaml.schema.json"])
+def test_is_valid_by_airflows_schema(schema: str) -> None:
+    definition = json.loads((Path(airflow.__path__[0]) / schema).read_text())
+    # The second one describes files of Airflow's own tree; only what both have is asked of us.
+    definition.pop("required")
+    definition.pop("additionalProperties", None)
+    jsonschema.validate(INFO, definition)
+    assert {"name", "description", "package-name", "versions"} <= INFO.keys()
+
+
+@pytest.mark.parametrize(
+    ("key", "base"),
+    [
+        ("operators", BaseOperator),
+        ("sensors", BaseOperator),
+        ("hooks", BaseHook),
+        ("triggers", BaseTrigger),
+    ],
+)
+def test_lists_every_module_that_has_one(key: str, base: type) -> None:
+    listed = [name for entry in INFO[key] for name in entry["python-modules"]]
+    found = []
+    for path in sorted((PACKAGE / key).glob("*.py")):
+        name = f"airflow_provider_lance.{key}.{path.stem}".removesuffix(".__init__")
+        module = importlib.import_module(name)
+        if any(_own_subclasses(module, base)):
+            found.append(name)
+    assert listed == found
+
+
+def _own_subclasses(module: Any, base: type) -> list[type]:
+    members = inspect.getmembers(module, inspect.isclass)
+    return [c for _, c in members if issubclass(c, base) and c.__module__ == module.__name__]
+
+
+def test_lists_every_extra_link() -> None:
+    listed = [import_string(path) for path in INFO["extra-links"]]
+    assert all(issubclass(link, BaseOperatorLink) for link in listed)
+    used = {type(link) for link in LanceStreamOperator.operator_extra_links}
+    assert used == set(listed)
+
+
+def test_the_connection_type_is_the_hooks() -> None:
+    [connection] = INFO["connection-types"]
+    assert import_string(connection["hook-class-name"]) is LanceHook
+    assert connection["connection-type"] == LanceHook.conn_type
+    assert connection["hook-name"] == LanceHook.hook_name
+    assert set(connection["conn-fields"]) == {"base_uri", "storage_options"}

@@ -1,0 +1,363 @@
+"""LanceStreamOperator against a spark-submit that plays: what is handed over, what comes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_lance.exceptions import (
+    CommitStateUnknownError,
+    FencedError,
+    LanceStreamError,
+    SpecError,
+    TransientError,
+)
+from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.operators.submission import master_of, spark_connection
+
+from .conftest import SECRET, AddConnection, Shown, SparkOn, SparkSubmit, TaskInstance
+
+
+def operator(tmp_path: Any, **changes: Any) -> LanceStreamOperator:
+    arguments = {
+        "task_id": "stream",
+        "uri": str(tmp_path / "flights.lance"),
+        "query_id": "flights",
+        "checkpoint_location": str(tmp_path / "checkpoint"),
+        "source": {"format": "rate"},
+        "lance_conn_id": None,
+        "poll_interval": 0.05,
+    }
+    return LanceStreamOperator(**(arguments | changes))
+
+
+def run(task: LanceStreamOperator, ti: TaskInstance | None = None) -> dict[str, Any]:
+    return task.execute({"ti": ti or TaskInstance()})  # type: ignore[typeddict-item]
+
+
+def test_returns_the_drivers_summary(tmp_path: Any, spark_submit: SparkSubmit) -> None:
+    summary = run(operator(tmp_path))
+    assert summary["reason"] == "finished"
+    assert (summary["rows"], summary["epochs"], summary["watermark"]) == (6, 2, 1)
+    assert json.loads(json.dumps(summary)) == summary
+
+
+def test_hands_over_a_whole_specification(tmp_path: Any, spark_submit: SparkSubmit) -> None:
+    run(
+        operator(
+            tmp_path,
+            source={"format": "parquet", "options": {"path": "/in"}, "schema": "id INT"},
+            sql="SELECT id FROM source",
+            output_mode="update",
+            sink_options={"mergeKeys": ["id"], "createIfMissing": True},
+            conf={"spark.ui.enabled": False},
+            packages="a:b:1",
+            py_files="/mine.py",
+            spark_submit={"files": "/their.txt", "driver_memory": "1g"},
+        )
+    )
+    spec = spark_submit.notes["spec"]
+    assert spec["source"] == {"format": "parquet", "options": {"path": "/in"}, "schema": "id INT"}
+    assert spec["sql"] == "SELECT id FROM source"
+    assert spec["trigger"] == "availableNow"
+    assert spec["sink"]["outputMode"] == "update"
+    assert spec["sink"]["mergeKeys"] == ["id"]
+    assert spec["sink"]["createIfMissing"] is True
+    argv = spark_submit.notes["argv"]
+    assert argv[argv.index("--name") + 1] == "lance-stream-flights"
+    assert argv[argv.index("--packages") + 1] == "a:b:1"
+    assert argv[argv.index("--py-files") + 1].endswith(".zip,/mine.py")
+    assert argv[argv.index("--files") + 1].startswith("/their.txt,")
+    assert argv[argv.index("--driver-memory") + 1] == "1g"
+    assert "spark.ui.enabled=false" in argv
+    assert argv[-2].endswith("spark/job.py")
+
+
+def test_secrets_travel_in_a_private_file_only(
+    tmp_path: Any,
+    spark_submit: SparkSubmit,
+    ti: TaskInstance,
+    add_connection: AddConnection,
+    shown: Shown,
+) -> None:
+    add_connection(
+        "warehouse",
+        conn_type="lance",
+        password=SECRET,
+        extra={"base_uri": str(tmp_path), "storage_options": {"session_token": f"{SECRET}-2"}},
+    )
+    task = operator(tmp_path, uri="flights.lance", lance_conn_id="warehouse")
+    summary = run(task, ti)
+    notes = spark_submit.notes
+    assert notes["spec"]["sink"]["uri"] == str(tmp_path / "flights.lance")
+    assert notes["spec"]["sink"]["storageOptions"] == {
+        "aws_secret_access_key": SECRET,
+        "session_token": f"{SECRET}-2",
+    }
+    assert notes["leaked"] == []
+    assert (notes["mode"], notes["folder_mode"]) == ("0o600", "0o700")
+    rendered = {name: getattr(task, name) for name in task.template_fields}
+    assert SECRET not in str(rendered) + str(summary) + str(ti.xcoms) + shown()
+    argv = notes["argv"]
+    assert not os.path.exists(argv[argv.index("--files") + 1]), "deleted afterwards"
+
+
+def test_the_child_does_not_hold_the_tasks_stdin(tmp_path: Any, spark_submit: SparkSubmit) -> None:
+    run(operator(tmp_path))
+    assert spark_submit.notes["stdin"] == os.devnull
+
+
+@pytest.mark.parametrize(
+    ("host", "environment", "conf", "expected"),
+    [
+        ("local[2]", {}, {}, sys.executable),
+        ("local[2]", {"PYSPARK_PYTHON": "/chosen"}, {}, "/chosen"),
+        ("local[2]", {}, {"spark.pyspark.python": "/conf"}, None),
+        ("yarn", {}, {}, None),
+    ],
+)
+def test_a_local_master_runs_this_interpreter(
+    tmp_path: Any,
+    spark_on: SparkOn,
+    *,
+    host: str,
+    environment: dict[str, str],
+    conf: dict[str, str],
+    expected: str | None,
+) -> None:
+    spark_submit = spark_on(host, **environment)
+    run(operator(tmp_path, conf=conf))
+    assert spark_submit.notes["pyspark_python"] == expected
+
+
+def test_env_vars_of_the_user_are_kept(tmp_path: Any, spark_submit: SparkSubmit) -> None:
+    run(operator(tmp_path, spark_submit={"env_vars": {"PYSPARK_PYTHON": "/theirs"}}))
+    assert spark_submit.notes["pyspark_python"] == "/theirs"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"query_id": ""}, "queryId is missing"),
+        ({"query_id": "a b"}, "cannot be part of a config key"),
+        ({"uri": "flights.lance"}, "relative name"),
+        ({"checkpoint_location": "checkpoint"}, "absolute path"),
+        ({"source": None}, "either source"),
+        ({"source": {"format": "rate", "option": {}}}, "unknown"),
+        ({"dataframe": "m:f"}, "not both"),
+        ({"output_mode": "overwrite"}, "outputMode"),
+        ({"output_mode": "update"}, "mergeKeys"),
+        ({"sink_options": {"mergekeys": "id"}}, "mergekeys"),
+        ({"sink_options": {"queryId": "other"}}, "contradicts"),
+        ({"sink_options": {"storageOptions": {"a": "b"}}}, "rendered template"),
+        ({"sink_options": "createIfMissing"}, "mapping"),
+        ({"poll_interval": 0}, "poll_interval"),
+        ({"lance_conn_id": "nowhere"}, "there is no connection 'nowhere'"),
+        ({"spark_conn_id": "nowhere"}, "there is no Spark connection 'nowhere'"),
+        ({"spark_submit": {"driver_mem": "1g"}}, "unknown ['driver_mem']"),
+        ({"spark_submit": {"py_files": "x"}}, "belong to the operator"),
+        ({"spark_submit": {"yarn_track_via_rm_api": True}}, "before the stream has ended"),
+        ({"spark_submit": {"spark_binary": "sh"}, "spark_conn_id": "odd"}, "spark-home"),
+        ({"conf": {"spark.yarn.submit.waitAppCompletion": False}}, "before the stream has ended"),
+        ({"spark_conn_id": "standalone", "deploy_mode": "cluster"}, "use client mode"),
+        ({"spark_conn_id": "kubernetes"}, "cncf-kubernetes"),
+    ],
+)
+def test_refuses_before_anything_is_started_and_is_not_retried(
+    changes: dict[str, Any],
+    message: str,
+    tmp_path: Any,
+    spark_submit: SparkSubmit,
+    add_connection: AddConnection,
+) -> None:
+    add_connection("standalone", conn_type="spark", host="spark://master", port=7077)
+    add_connection("kubernetes", conn_type="spark", host="k8s://https://master", port=443)
+    add_connection("odd", conn_type="spark", host="local", extra={"spark-home": "/x"})
+    with pytest.raises(AirflowFailException) as failed:
+        run(operator(tmp_path, **changes))
+    assert message in str(failed.value)
+    assert isinstance(failed.value.__cause__, SpecError)
+    assert not spark_submit.ran
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"conn_type": "spark", "host": "local[2]"},
+        {"conn_type": "spark", "host": "yarn"},
+        {"conn_type": "spark", "host": "spark://master", "port": 7077},
+        {"conn_type": "spark", "host": "master", "port": 7077},
+        {"conn_type": "spark", "host": "spark://one:7077,two:7077"},
+        {"conn_type": "yarn", "host": "cluster"},
+        {"conn_type": "spark"},
+    ],
+)
+def test_the_master_is_read_as_sparks_own_hook_reads_it(
+    fields: dict[str, Any], add_connection: AddConnection
+) -> None:
+    add_connection("mine", **fields)
+    hook = SparkSubmitHook(conn_id="mine")
+    assert master_of(spark_connection("mine")) == hook._connection["master"]
+
+
+def test_equal_options_are_no_contradiction(tmp_path: Any, spark_submit: SparkSubmit) -> None:
+    run(operator(tmp_path, sink_options={"queryId": "flights"}))
+    assert spark_submit.ran
+
+
+def test_a_terminal_end_is_not_retried(tmp_path: Any, spark_submit: SparkSubmit) -> None:
+    ended = {"reason": "failed", "error": "FencedError", "message": "token 4 holds the query"}
+    spark_submit.orders(summary=ended, exit=1)
+    with pytest.raises(AirflowFailException, match="FencedError: token 4 holds") as failed:
+        run(operator(tmp_path))
+    assert isinstance(failed.value.__cause__, FencedError)
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "message"),
+    [
+        ("CommitStateUnknownError", CommitStateUnknownError, "the store said nothing"),
+        ("Py4JError", LanceStreamError, "Py4JError: the store said nothing"),
+    ],
+)
+def test_any_other_end_is_retried(
+    error: str,
+    raised: type[Exception],
+    message: str,
+    tmp_path: Any,
+    spark_submit: SparkSubmit,
+) -> None:
+    ended = {"reason": "failed", "error": error, "message": "the store said nothing"}
+    spark_submit.orders(summary=ended, exit=1)
+    with pytest.raises(raised) as failed:
+        run(operator(tmp_path))
+    assert str(failed.value) == message
+
+
+@pytest.mark.parametrize(
+    ("order", "status"),
+    [({"exit": 3}, "exit status 3"), ({"signal": signal.SIGKILL}, "signal 9")],
+)
+def test_a_killed_driver_is_retried(
+    order: dict[str, Any],
+    status: str,
+    tmp_path: Any,
+    spark_submit: SparkSubmit,
+) -> None:
+    spark_submit.orders(summary=None, say=["the last words"], **order)
+    with pytest.raises(TransientError, match=rf"without a summary .*{status}") as failed:
+        run(operator(tmp_path))
+    assert "retry takes over safely" in str(failed.value)
+    assert "the last words" not in str(failed.value)
+
+
+def test_the_summary_counts_more_than_the_exit_status(
+    tmp_path: Any, spark_submit: SparkSubmit
+) -> None:
+    spark_submit.orders(summary={"reason": "stopped"}, exit=1)
+    assert run(operator(tmp_path))["reason"] == "stopped"
+
+
+def test_success_that_cannot_be_read_is_unknown(
+    tmp_path: Any,
+    spark_submit: SparkSubmit,
+    shown: Shown,
+) -> None:
+    spark_submit.orders(summary=None)
+    summary = run(operator(tmp_path))
+    assert summary["reason"] == "unknown"
+    assert summary["queryId"] == "flights"
+    assert summary["launchId"]
+    assert "no summary in" in shown()
+
+
+def test_no_spark_submit_on_path(
+    tmp_path: Any, spark_submit: SparkSubmit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    with pytest.raises(AirflowFailException, match=r"'spark-submit' is not on the PATH"):
+        run(operator(tmp_path))
+
+
+def test_progress_and_links_while_it_runs(
+    tmp_path: Any,
+    spark_submit: SparkSubmit,
+    ti: TaskInstance,
+    shown: Shown,
+) -> None:
+    driver = {"uiAddress": "http://host:4040"}
+    spark_submit.orders(
+        heartbeats=[
+            {"driver": driver, "sink": None, "progress": None},
+            {
+                "driver": driver,
+                "sink": {"epoch": 0, "version": 3, "rows": 1000},
+                "progress": {"processedRowsPerSecond": 512.34, "batchDuration": 250},
+            },
+            {"driver": driver, "sink": {"epoch": 0, "version": 3, "rows": 1000}},
+            {"driver": driver, "sink": {"epoch": 1, "version": 4, "rows": 7}},
+        ],
+        summary={},
+    )
+    task = operator(tmp_path)
+    run(task, ti)
+    line = "Epoch 0 committed. version=3 rows=1000 rowsPerSecond=512.3 batchMs=250"
+    logged = shown()
+    assert logged.count(line) == 1
+    assert "Epoch 1 committed. version=4 rows=7" in logged
+    assert ti.xcoms["lance_spark_ui"] == "http://host:4040"
+    assert ti.xcoms["lance_dataset"] == f"file://{tmp_path}/flights.lance"
+    ends = {
+        link.name: link.get_link(task, ti_key=None)  # type: ignore[arg-type]
+        for link in task.operator_extra_links
+    }
+    assert ends == {
+        "Spark UI": "http://host:4040",
+        "Lance dataset": f"file://{tmp_path}/flights.lance",
+    }
+
+
+def test_a_heartbeat_that_cannot_be_read_fails_nothing(
+    tmp_path: Any,
+    spark_submit: SparkSubmit,
+    shown: Shown,
+) -> None:
+    spark_submit.orders(unreadable_heartbeat=True, say=["working"], summary={})
+    assert run(operator(tmp_path))["reason"] == "finished"
+    assert shown().count("Progress cannot be read") == 1
+
+
+def test_on_kill_ends_the_driver(tmp_path: Any, spark_submit: SparkSubmit) -> None:
+    spark_submit.orders(summary=None, hang=True)
+    task = operator(tmp_path)
+
+    def kill() -> None:
+        while not spark_submit.ran:
+            time.sleep(0.02)
+        task.on_kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    began = time.monotonic()
+    with pytest.raises(TransientError, match="signal 9"):
+        run(task)
+    killer.join()
+    assert time.monotonic() - began < 30
+
+
+def test_the_constructor_does_no_work() -> None:
+    task = LanceStreamOperator(
+        task_id="stream", uri="{{ x }}", query_id="{{ y }}", checkpoint_location="{{ z }}"
+    )
+    assert "hook" not in vars(task)
+    assert {"uri", "query_id", "source", "sink_options", "conf"} <= set(task.template_fields)
+    assert all(hasattr(task, name) for name in task.template_fields)
