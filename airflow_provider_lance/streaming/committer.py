@@ -185,7 +185,6 @@ class Committer:
         view = self._view
         if view.driver is None:
             raise RuntimeError("identify() comes before claim()")
-        view.look_again()
         last: TransientError | None = None
         mine: Owner | None = None
         previous: Owner | None = None

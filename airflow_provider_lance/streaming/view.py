@@ -95,10 +95,6 @@ class DriverView:
         if known is not None and known != driver.checkpoint_id:
             self.refuse(Decision.CHECKPOINT_FOREIGN)
 
-    def look_again(self) -> None:
-        """Read the checkpoint anew: another driver may have planned epochs since the start."""
-        self._planned_now = max(self._planned_now, self._look().planned)
-
     def decide(self, epoch_id: int) -> Decision:
         """Return what to do with an epoch, as seen from the handle; no I/O."""
         if self.starts_generation():
@@ -139,6 +135,10 @@ class DriverView:
         if mark.missing:
             mark = self._over_the_gap(mark)
         self.watermark = mark
+        if mark.epoch > self._planned_now:
+            # Either the checkpoint is an old copy, or another driver has gone on with it since it
+            # was read: an epoch is planned before it is committed, so a second look can tell.
+            self._planned_now = max(self._planned_now, self._look().planned)
 
     def _over_the_gap(self, mark: Watermark) -> Watermark:
         in_doubt, answer = self._checkpoint.in_flight, self.policy.on_history_gap

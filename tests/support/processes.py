@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""A third less start-up time for drivers that live for seconds."""
 
 
 def wait_for(what: str, condition: Callable[[], bool], seconds: float = 120) -> None:
@@ -29,7 +31,12 @@ def python(
     return subprocess.Popen(
         [sys.executable, *arguments],
         cwd=cwd or REPOSITORY,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, **(environment or {})},
+        env={
+            **os.environ,
+            "PYSPARK_PYTHON": sys.executable,
+            "JAVA_TOOL_OPTIONS": QUICK_JAVA,
+            **(environment or {}),
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import threading
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import lance
 import pytest
+from airflow.sdk.configuration import clear_secrets_backends_cache
 from airflow.sdk.module_loading import import_string
 
 from airflow_provider_lance.exceptions import (
@@ -96,16 +99,18 @@ def test_the_follower_waits_for_a_dataset(tmp_path: Path) -> None:
     assert seen.epoch == 0
 
 
-def test_the_follower_survives_a_dataset_made_anew(dataset: str) -> None:
+@pytest.mark.parametrize("looked_between", [True, False])
+def test_the_follower_survives_a_dataset_made_anew(dataset: str, looked_between: bool) -> None:
     follow, stream = follower(dataset), Stream(dataset)
     for epoch in range(4):
         stream.commit(epoch)
     before = follow.look()
     assert before
     shutil.rmtree(dataset)
-    with suppress(StorageUnavailableError):  # what Lance says of a handle whose files are gone
-        follow.look()
-    assert follow.look() is None
+    if looked_between:
+        with suppress(StorageUnavailableError):  # what Lance says of a handle without its files
+            follow.look()
+        assert follow.look() is None
     lance.write_dataset(ROWS, dataset)
     Stream(dataset).commit(0)
     after = follow.look()
@@ -193,6 +198,46 @@ def test_a_store_that_does_not_answer_is_asked_again(dataset: str) -> None:
             (versions / name).write_bytes(content)
 
     assert first_event(trigger(dataset), answer)["watermark"]["epoch"] == 1
+
+
+def test_a_slow_look_does_not_hold_the_triggerer_up(
+    tmp_path: Path, dataset: str, monkeypatch: pytest.MonkeyPatch, add_connection: AddConnection
+) -> None:
+    stream = Stream(dataset)
+    stream.commit(0)
+    stream.commit(1)
+    # The connection is read from a pipe, where every reader waits for the writer below.
+    pipe, done = tmp_path / "slow.json", threading.Event()
+    os.mkfifo(pipe)
+    kwargs = json.dumps({"connections_file_path": str(pipe)})
+    monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND_KWARGS", kwargs)
+    clear_secrets_backends_cache()
+
+    def answer() -> None:
+        while not done.wait(0.5):
+            with suppress(OSError):  # nobody reads
+                writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+                os.write(writer, b'{"warehouse": {"conn_type": "lance"}}')
+                os.close(writer)
+
+    async def count_ticks() -> int:
+        event = asyncio.ensure_future(
+            anext(aiter(trigger(dataset, lance_conn_id="warehouse").run()))
+        )
+        ticks = 0
+        while not event.done():
+            ticks += 1
+            await asyncio.sleep(0.02)
+        assert (await event).payload["status"] == "met"
+        return ticks
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    try:
+        assert asyncio.run(count_ticks()) > 10
+    finally:
+        done.set()
+        answering.join()
 
 
 def test_serializes_all_it_needs_and_no_secret(add_connection: AddConnection) -> None:

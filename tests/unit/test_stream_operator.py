@@ -112,7 +112,16 @@ def test_secrets_travel_in_a_private_file_only(
 
 
 def test_the_child_does_not_hold_the_tasks_stdin(tmp_path: Any, spark_submit: SparkSubmit) -> None:
-    run(operator(tmp_path))
+    line_to_airflow = tmp_path / "stdin"
+    line_to_airflow.touch()
+    mine = os.dup(0)
+    with line_to_airflow.open() as file:
+        os.dup2(file.fileno(), 0)
+    try:
+        run(operator(tmp_path))
+    finally:
+        os.dup2(mine, 0)
+        os.close(mine)
     assert spark_submit.notes["stdin"] == os.devnull
 
 
@@ -324,6 +333,14 @@ def test_progress_and_links_while_it_runs(
         "Spark UI": "http://host:4040",
         "Lance dataset": f"file://{tmp_path}/flights.lance",
     }
+
+
+def test_the_last_heartbeat_is_shown_however_long_the_interval(
+    tmp_path: Any, spark_submit: SparkSubmit, shown: Shown
+) -> None:
+    spark_submit.orders(heartbeats=[{"sink": {"epoch": 8}}], beat_seconds=0, summary={})
+    run(operator(tmp_path, poll_interval=60))
+    assert "Epoch 8 committed." in shown()
 
 
 def test_a_heartbeat_that_cannot_be_read_fails_nothing(

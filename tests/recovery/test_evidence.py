@@ -1,0 +1,178 @@
+"""Lost answers and lost evidence on a real dataset: the right answer, or a named error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from airflow_provider_lance.exceptions import (
+    CommitStateUnknownError,
+    HistoryGapError,
+    StorageUnavailableError,
+)
+from airflow_provider_lance.streaming.decision import Decision
+from airflow_provider_lance.streaming.epoch import OutputMode
+from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.streaming.port import Configure
+from airflow_provider_lance.streaming.view import Policy
+from tests.support.drivers import QUERY, QUICK, SparkLike, World, epoch_rows, lance_world
+
+ALL_MODES = pytest.mark.parametrize("mode", list(OutputMode))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return lance_world(str(tmp_path / "t.lance"))
+
+
+def expect_rows(world: World, epochs: int, mode: OutputMode = OutputMode.APPEND) -> None:
+    first = epochs - 1 if mode is OutputMode.COMPLETE else 0
+    assert Counter(row["id"] for row in world.rows()) == Counter(
+        row["id"] for n in range(first, epochs) for row in epoch_rows(n)
+    )
+
+
+class Store:
+    """Stands between the port and pylance's commit, and breaks the connection when told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.real = lance.LanceDataset.commit
+        self.before = self.after = 0
+        monkeypatch.setattr(lance.LanceDataset, "commit", staticmethod(self.commit))
+
+    def commit(self, *args: Any, **kwargs: Any) -> lance.LanceDataset:
+        if self.before:
+            self.before -= 1
+            raise OSError("connection reset before the request was sent")
+        landed = self.real(*args, **kwargs)
+        if self.after:
+            self.after -= 1
+            raise OSError("connection reset while waiting for the answer")
+        return landed
+
+
+@ALL_MODES
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1), (2, 0), (0, 2)])
+def test_an_epoch_whose_answer_was_lost_lands_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, mode: OutputMode, before: int, after: int
+) -> None:
+    driver = SparkLike(world, {}, mode=mode)
+    driver.step()
+    store = Store(monkeypatch)
+    store.before, store.after = before, after
+    assert driver.step().decision is Decision.FULL_COMMIT
+    driver.step()
+    assert driver.committer.release()
+    expect_rows(world, 3, mode)
+    assert exact_watermark(world.open(), QUERY).epoch == 2
+
+
+def test_a_claim_whose_answer_was_lost_is_one_claim(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(monkeypatch)
+    store.after = 1
+    driver = SparkLike(world, {})
+    driver.step()
+    assert driver.committer.owner is not None
+    assert driver.committer.owner.token == 1
+    expect_rows(world, 1)
+
+
+@ALL_MODES
+def test_a_driver_that_dies_in_doubt_leaves_an_exact_dataset(
+    world: World, monkeypatch: pytest.MonkeyPatch, mode: OutputMode
+) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(world, log, mode=mode)
+    driver.step()
+    with monkeypatch.context() as broken:
+        store = Store(broken)
+        store.after, store.before = 1, 0
+
+        def unreachable(self: Any) -> Any:
+            raise StorageUnavailableError("the store is gone")
+
+        broken.setattr(
+            "airflow_provider_lance.streaming.dataset.LanceDatasetPort.latest", unreachable
+        )
+        with pytest.raises((CommitStateUnknownError, StorageUnavailableError)):
+            driver.step()
+        assert not driver.committer.release(), "an owner in doubt does not release"
+    successor = SparkLike(world, log, mode=mode)
+    assert successor.step().decision is not Decision.FULL_COMMIT, "the epoch had landed"
+    successor.step()
+    expect_rows(world, 3, mode)
+
+
+def crashed(world: World, *, logged: bool) -> dict[str, int]:
+    """Leave a query after a crash: epoch 2 committed here, and in Spark's log or not."""
+    log: dict[str, int] = {}
+    driver = SparkLike(world, log)
+    for _ in range(3):
+        driver.step()
+    if not logged:
+        log["committed"] = 1
+    return log
+
+
+def test_cleanup_between_crash_and_restart_with_sparks_log_complete_is_exact(
+    world: World,
+) -> None:
+    log = crashed(world, logged=True)
+    world.clean_up()
+    SparkLike(world, log).step()
+    expect_rows(world, 4)
+
+
+def test_cleanup_that_leaves_the_epochs_own_version_is_exact(world: World) -> None:
+    log = crashed(world, logged=False)
+    world.clean_up()  # the newest version always stays, and it carries epoch 2
+    assert SparkLike(world, log).step().decision is not Decision.FULL_COMMIT
+    expect_rows(world, 3)
+
+
+def test_cleanup_that_takes_the_epochs_own_version_stops_the_query(world: World) -> None:
+    log = crashed(world, logged=False)
+    world.open().commit(Configure({"user.key": "1"}))
+    world.clean_up()
+    with pytest.raises(HistoryGapError, match="committed:2.*missing:2"):
+        SparkLike(world, log)
+    expect_rows(world, 3)
+    from airflow_provider_lance.streaming.refusal import OnHistoryGap
+
+    answer = Policy(on_history_gap=OnHistoryGap.parse("committed:2"), backoff=QUICK)
+    driver = SparkLike(world, log, policy=answer)
+    driver.step()
+    driver.step()
+    expect_rows(world, 4)
+
+
+def test_cleanup_after_an_orderly_end_is_exact(world: World) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(world, log)
+    for _ in range(3):
+        driver.step()
+    assert driver.committer.release()
+    log["committed"] = 1  # stop() came before Spark logged the last epoch
+    world.open().commit(Configure({"user.key": "1"}))
+    world.clean_up()
+    assert SparkLike(world, log).step().decision is Decision.SKIP_REPLAY
+    expect_rows(world, 3)
+
+
+def test_the_commit_costs_the_same_however_many_versions_there_are(world: World) -> None:
+    """Counted in requests, not in seconds: the commit on a live handle reads no history."""
+    log: dict[str, int] = {}
+    driver = SparkLike(world, log)
+    counts = []
+    for _ in range(60):
+        port: Any = driver.committer.port
+        port.dataset.io_stats_incremental()
+        driver.step()
+        counts.append(port.dataset.io_stats_incremental().read_iops)
+    assert max(counts[-20:]) <= max(counts[5:25])

@@ -1,0 +1,62 @@
+"""One of several drivers that fight for a query: `contender.py FOLDER EPOCHS BARRIER SEED`.
+
+It does what Spark does around the sink: plans an epoch in `offsets/`, commits it through the
+protocol, logs it in `commits/`. It steals the query again and again and never releases it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from pathlib import Path
+
+from airflow_provider_lance.exceptions import LanceStreamError
+from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.streaming.committer import Committer
+from airflow_provider_lance.streaming.decision import Decision
+from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.streaming.view import Policy
+from tests.support.drivers import epoch_rows, lance_world
+
+QUERY, CHECKPOINT_ID = "contested", "shared-checkpoint"
+
+
+def main(folder: str, epochs: str, barrier: str, seed: str) -> int:
+    dice = random.Random(int(seed))
+    world = lance_world(f"{folder}/t.lance")
+    files = open_files(f"{folder}/checkpoint")
+    policy = Policy(barrier=barrier == "on")
+
+    def look() -> Checkpoint:
+        return read_checkpoint(f"{folder}/checkpoint", files)
+
+    claims = fenced = 0
+    while (seen := look()).committed < int(epochs) - 1:
+        committer = Committer(world.open(), QUERY, seen, policy, look=look)
+        try:
+            committer.prepare()
+            committer.identify(Driver(f"run-{seed}", CHECKPOINT_ID, "/checkpoint", pid=os.getpid()))
+            first = seen.in_flight if seen.in_flight is not None else seen.committed + 1
+            for epoch_id in range(first, min(first + dice.randint(1, 6), int(epochs))):
+                Path(folder, "checkpoint/offsets", str(epoch_id)).touch()
+                if committer.decide(epoch_id) is Decision.FULL_COMMIT:
+                    rows = epoch_rows(epoch_id)
+                    fragments = world.fragments(committer.port, rows)
+                    time.sleep(dice.random() * 0.02)
+                    committer.commit(
+                        Epoch(epoch_id, OutputMode.APPEND, fragments, len(rows), 0, utc_now())
+                    )
+                Path(folder, "checkpoint/commits", str(epoch_id)).touch()
+            claims += 1
+        except LanceStreamError as error:
+            fenced += 1
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    print(f"claims={claims} fenced={fenced}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
