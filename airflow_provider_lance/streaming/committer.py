@@ -320,12 +320,16 @@ class Committer:
         """End in order: fold the watermark and mark the owner ``released``, in one commit.
 
         Returns ``False``, and leaves the owner ``active`` for the next claim's barrier, when there
-        is nothing to release, a newer owner is there, or an outcome is in doubt.
+        is nothing to release, a newer owner is there, or an outcome is in doubt. A stop request that
+        this driver obeyed goes with it.
+
+        :raises StorageUnavailableError: the store did not answer.
         """
         view = self._view
         if view.owner is None or self._in_doubt:
             return False
         released = replace(view.owner, state=OwnerState.RELEASED, time=utc_now())
+        view.reopen()
         for _ in self._policy.backoff:
             if view.state.owner == released:
                 break  # an earlier attempt landed and its answer was lost

@@ -1,0 +1,296 @@
+"""The application under the real spark-submit, with an interpreter that has no Airflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_provider_lance import shipping
+from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.streaming.epoch import OwnerState
+from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.streaming.report import (
+    EndReason,
+    Summary,
+    read_heartbeat,
+    read_summary,
+    report_location,
+)
+from airflow_provider_lance.streaming.stopping import request_stop
+from tests.support.bare import bare_python
+from tests.support.processes import QUICK_JAVA, end, finish, wait_for
+from tests.support.sparkstream import Stream, orders, spec, write_spec
+
+
+@dataclass
+class Submitter:
+    """spark-submit with the shipped zip, as an Airflow worker or a person would call it."""
+
+    python: Path
+    zip: Path
+
+    def start(self, path: Path, *arguments: str) -> subprocess.Popen[str]:
+        command = [
+            str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+            "--master",
+            "local[2]",
+            "--conf",
+            "spark.ui.enabled=false",
+            "--conf",
+            "spark.log.level=ERROR",
+            *arguments,
+            "--py-files",
+            str(self.zip),
+            "--files",
+            str(path),
+            str(shipping.application_path()),
+            path.name,
+        ]
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
+        }
+        return subprocess.Popen(
+            command,
+            cwd="/",
+            env=environment
+            | {
+                "PYSPARK_PYTHON": str(self.python),
+                "PYSPARK_DRIVER_PYTHON": str(self.python),
+                "JAVA_TOOL_OPTIONS": QUICK_JAVA,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, path: Path, *arguments: str) -> tuple[int, str]:
+        return finish(self.start(path, *arguments))
+
+
+@pytest.fixture(scope="module")
+def submit(tmp_path_factory: pytest.TempPathFactory) -> Submitter:
+    python = bare_python(tmp_path_factory.mktemp("bare"))
+    missing = subprocess.run([python, "-c", "import airflow"], capture_output=True, text=True)
+    assert "No module named 'airflow'" in missing.stderr
+    return Submitter(python, shipping.build_zip(tmp_path_factory.mktemp("zip")))
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Stream:
+    stream = Stream(None, tmp_path)  # type: ignore[arg-type]
+    for n in range(3):
+        stream.add(orders(n * 20, 20))
+    return stream
+
+
+def summary_of(stream: Stream, launch_id: str = "launch") -> Summary:
+    summary = read_summary(open_files(report_location(stream.checkpoint)), launch_id)
+    assert summary is not None
+    return summary
+
+
+def test_a_bounded_run_with_sql_ends_with_its_summary(
+    submit: Submitter, stream: Stream, tmp_path: Path
+) -> None:
+    document = spec(stream, sql="SELECT id, upper(grp) AS grp, amount FROM source WHERE id < 50")
+    status, output = submit.run(write_spec(tmp_path / "spec.json", document))
+    assert status == 0, output
+    summary = summary_of(stream)
+    assert json.dumps(summary.to_json()) in output
+    assert (summary.reason, summary.error) == (EndReason.FINISHED, None)
+    assert (summary.epochs, summary.rows) == (3, 50)
+    assert (summary.first_epoch, summary.last_epoch, summary.watermark) == (0, 2, 2)
+    assert summary.version == stream.dataset.version
+    assert summary.manifest_updates == stream.dataset.version - 1
+    assert summary.released
+    assert Counter(stream.table().column("id").to_pylist()) == Counter(range(50))
+    heartbeat = read_heartbeat(open_files(report_location(stream.checkpoint)), "launch")
+    assert heartbeat is not None
+    assert heartbeat["state"] == "ended"
+    assert heartbeat["sink"]["epoch"] == 2
+    assert {"batchId", "durationMs", "sources", "stateOperators"} <= set(heartbeat["progress"])
+
+
+def test_a_users_function_is_the_source_and_a_stop_request_ends_an_idle_query(
+    submit: Submitter, stream: Stream, tmp_path: Path
+) -> None:
+    module = tmp_path / "my_streams.py"
+    module.write_text(
+        "def orders(spark, arguments):\n"
+        "    reader = spark.readStream.schema(arguments['ddl']).option('maxFilesPerTrigger', 1)\n"
+        "    return reader.parquet(arguments['path']).where('id >= 10')\n"
+    )
+    document = spec(
+        stream,
+        dataframe="my_streams:orders",
+        arguments={"path": str(stream.source), "ddl": stream.ddl},
+        trigger="1 second",
+    )
+    del document["source"]
+    path = write_spec(tmp_path / "spec.json", document)
+    both = submit.zip, module
+    process = Submitter(submit.python, Path(",".join(map(str, both)))).start(path)
+    try:
+        wait_for("three epochs", lambda: _watermark(stream) == 2)
+        assert request_stop(open_dataset(stream.uri), "q") == 1
+        status, output = finish(process)
+    finally:
+        end(process)
+    assert status == 0, output
+    summary = summary_of(stream)
+    assert (summary.reason, summary.epochs, summary.released) == (EndReason.STOPPED, 3, True)
+    port = open_dataset(stream.uri)
+    state = decode_query(port.config, "q", port.version)
+    assert state.owner is not None
+    assert (state.owner.state, state.stop_token) == (OwnerState.RELEASED, None)
+    assert Counter(stream.table().column("id").to_pylist()) == Counter(range(10, 60))
+
+
+def _watermark(stream: Stream) -> int:
+    if not Path(stream.uri).exists():
+        return -1
+    return exact_watermark(open_dataset(stream.uri), "q").epoch
+
+
+def test_a_terminal_end_is_named_in_the_summary(
+    submit: Submitter, stream: Stream, tmp_path: Path
+) -> None:
+    document = spec(stream, sink={"createIfMissing": False})
+    status, output = submit.run(write_spec(tmp_path / "spec.json", document))
+    assert status == 1, output
+    summary = summary_of(stream)
+    assert (summary.reason, summary.error) == (EndReason.FAILED, "DatasetNotFoundError")
+    assert stream.uri in str(summary.message)
+    assert not Path(stream.checkpoint).exists()
+
+
+def test_sql_that_cannot_be_read_is_a_spec_error(spark: SparkSession, stream: Stream) -> None:
+    from airflow_provider_lance.spark.job import run
+    from airflow_provider_lance.streaming.spec import JobSpec
+
+    summary = run(spark, JobSpec.parse(spec(stream, sql="SELECT nowhere FROM source")))
+    assert (summary.reason, summary.error) == (EndReason.FAILED, "SpecError")
+    assert "nowhere" in str(summary.message)
+
+
+# ----------------------------------------------------------------------------------------- S3
+
+SECRET = "a-secret-that-must-not-be-seen"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    """An S3 API server on loopback, and the storage options that reach it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_for("the S3 server", lambda: _listens(port))
+        options = {
+            "aws_access_key_id": "user",
+            "aws_secret_access_key": SECRET,
+            "aws_endpoint": f"http://127.0.0.1:{port}",
+            "aws_region": "us-east-1",
+            "allow_http": "true",
+        }
+        from pyarrow import fs
+
+        fs.S3FileSystem(
+            access_key="user",
+            secret_key=SECRET,
+            endpoint_override=f"127.0.0.1:{port}",
+            scheme="http",
+            region="us-east-1",
+            allow_bucket_creation=True,
+        ).create_dir("lake")
+        yield options
+    finally:
+        end(server)  # type: ignore[arg-type]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_secrets_reach_driver_and_executors_and_no_command_line_or_log(
+    submit: Submitter, stream: Stream, s3: dict[str, str], tmp_path: Path
+) -> None:
+    uri = "s3://lake/orders.lance"
+    document: dict[str, Any] = spec(
+        stream,
+        trigger="1 second",
+        # Written by the executors, so that they need the secret, too.
+        sink={"uri": uri, "storageOptions": s3, "smallEpochRows": 0},
+    )
+    path = write_spec(tmp_path / "spec.json", document)
+    process = submit.start(path, "--conf", "spark.log.level=INFO", "--verbose")
+    try:
+        wait_for("three epochs", lambda: _s3_watermark(uri, s3) == 2)
+        lines = _command_lines(process.pid)
+        assert len(lines) > 2, "the JVM, the driver and Python workers"
+        assert not any(SECRET in line for line in lines)
+        request_stop(open_dataset(uri, s3), "q")
+        status, output = finish(process)
+    finally:
+        end(process)
+    assert status == 0, output
+    assert SECRET not in output
+    assert "Epoch done" in output
+    reports = Path(report_location(stream.checkpoint))
+    assert not any(SECRET in file.read_text() for file in reports.rglob("*.json"))
+    port = open_dataset(uri, s3)
+    assert SECRET not in json.dumps(dict(port.config))
+    ids = port.dataset.to_table().column("id").to_pylist()
+    assert Counter(ids) == Counter(range(60))
+
+
+def _s3_watermark(uri: str, options: dict[str, str]) -> int:
+    from airflow_provider_lance.exceptions import DatasetNotFoundError
+
+    try:
+        return exact_watermark(open_dataset(uri, options), "q").epoch
+    except DatasetNotFoundError:
+        return -1
+
+
+def _command_lines(session: int) -> list[str]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(folder.name)) == session:
+                found.append((folder / "cmdline").read_bytes().decode(errors="replace"))
+        except (OSError, ProcessLookupError):
+            continue
+    return found
+
+
+def test_heartbeat_and_summary_can_lie_in_s3(s3: dict[str, str]) -> None:
+    files = open_files("s3a://lake/checkpoint.lance", s3)
+    assert files.read("nothing.json") is None
+    assert files.names("nothing") == []
+    files.write("launch/heartbeat.json", b'{"state": "running"}')
+    assert read_heartbeat(files, "launch") == {"state": "running"}
+    assert files.names("") == ["launch"]
