@@ -96,7 +96,8 @@ class LanceHook(BaseHook):
             raise SpecError(
                 f"there is no connection {self.lance_conn_id!r}: add it with `airflow connections "
                 f"add {self.lance_conn_id} --conn-type lance --conn-extra "
-                """'{"base_uri": "/data/lance"}'`, or set lance_conn_id=None and use absolute URIs"""
+                """'{"base_uri": "/data/lance"}'`, or set lance_conn_id=None and """
+                "use absolute URIs"
             ) from None
         store = _read(connection)
         for name, value in store.storage_options.items():
@@ -118,9 +119,9 @@ class LanceHook(BaseHook):
 
         :raises SpecError: empty, relative without a base URI, or leading out of the base URI.
         """
-        name = uri.strip().rstrip("/") if isinstance(uri, str) else ""
+        name = uri.strip().rstrip("/")
         if not name:
-            raise SpecError(f"a dataset URI must be a text that is not empty, got {uri!r}")
+            raise SpecError(f"a dataset URI must not be empty, got {uri!r}")
         if name.startswith("/") or urlsplit(name).scheme:
             return name
         base = self.store.base_uri
@@ -161,9 +162,12 @@ class LanceHook(BaseHook):
         if names:
             found = sum(name.endswith(".lance") for name in names)
             return True, f"{base} answered: {len(names)} entries, {found} named *.lance"
-        if base.startswith("/") and not Path(base).is_dir():
-            return False, f"There is no folder {base} on this host; create it or mend base_uri"
-        return True, f"{base} answered: nothing there yet"
+        if base.startswith("/"):
+            if not Path(base).is_dir():
+                return False, f"There is no folder {base} on this host; create it or mend base_uri"
+            return True, f"{base} is an empty folder"
+        # S3 answers the same way for an empty place and for a bucket that does not exist.
+        return True, f"{base} answered and lists nothing: still empty, or a misspelt bucket"
 
 
 def _word(name: str) -> str:

@@ -1,8 +1,9 @@
 """The spark-submit application: one specification in, one streaming query, one summary out.
 
-    spark-submit --py-files lance-stream.zip --files spec.json job.py spec.json
+    spark-submit --py-files airflow_provider_lance.zip job.py /private/spec.json
 
-The specification is a file, never an argument, because it may hold the store's secrets.
+The specification is a file, never an argument, because it may hold the store's secrets. In cluster
+mode pass it with ``--files`` and name it without its folder.
 Exit status: 0 finished or stopped in order, 1 failed, 2 the specification cannot be read.
 """
 
@@ -90,7 +91,14 @@ def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> 
         error = _cause(caught, sink)
     released = _release(sink)
     heartbeat.beat(query, "ended")
-    summary = _summary(spec, sink, query, error, released, time.monotonic() - began)
+    summary = _summary(
+        spec,
+        sink,
+        query=query,
+        error=error,
+        released=released,
+        seconds=time.monotonic() - began,
+    )
     try:
         write_summary(files, summary)
     except LanceStreamError as unwritten:
@@ -183,6 +191,7 @@ def _release(sink: LanceSink) -> bool:
 def _summary(
     spec: JobSpec,
     sink: LanceSink,
+    *,
     query: StreamingQuery | None,
     error: BaseException | None,
     released: bool,

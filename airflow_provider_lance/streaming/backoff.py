@@ -7,7 +7,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-__all__ = ["Backoff"]
+__all__ = ["Attempt", "Backoff"]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One try; whoever makes it notes here what went wrong."""
+
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +25,17 @@ class Backoff:
     first: float = 0.02
     longest: float = 2.0
 
-    def __iter__(self) -> Iterator[int]:
-        """Yield 1, 2, … ``attempts``, sleeping before every one but the first."""
-        wait = self.first
-        for attempt in range(1, self.attempts + 1):
-            if attempt > 1:
+    def __iter__(self) -> Iterator[Attempt]:
+        """Yield the attempts, sleeping before every one but the first.
+
+        :raises Exception: the last attempt's noted error, when there are no attempts left.
+        """
+        attempt, wait = Attempt(), self.first
+        for number in range(self.attempts):
+            if number:
                 time.sleep(wait * random.uniform(0.5, 1.0))
                 wait = min(wait * 2, self.longest)
+            attempt = Attempt()
             yield attempt
+        if attempt.error:
+            raise attempt.error

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     CommitStateUnknownError,
-    TransientError,
 )
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.decision import Decision
@@ -138,8 +137,6 @@ class Committer:
         self._view.refuse(decision)
         return decision
 
-    # -------------------------------------------------------------------------------------- claim
-
     def claim(self, epoch_id: int) -> None:
         """Become the owner; called by :meth:`commit` when this driver is not.
 
@@ -161,15 +158,7 @@ class Committer:
         if view.watermark.epoch > view.state.watermark:
             self._fold()
         self._on_step(Step.CLAIM_HEALED)
-        log.info(
-            "Claimed. query_id=%s token=%d generation=%d watermark=%d version=%d after=%s",
-            self.query_id,
-            mine.token,
-            mine.generation,
-            view.watermark.epoch,
-            view.port.version,
-            previous.state.value if previous else "nobody",
-        )
+        log.info("Claimed. %s after=%s", view, previous.state.value if previous else "nobody")
 
     def leave_trace(self, epoch_id: int) -> None:
         """Claim for an empty epoch, if the dataset does not know the query yet; else do nothing.
@@ -185,10 +174,9 @@ class Committer:
         view = self._view
         if view.driver is None:
             raise RuntimeError("identify() comes before claim()")
-        last: TransientError | None = None
         mine: Owner | None = None
         previous: Owner | None = None
-        for _ in self._policy.backoff:
+        for attempt in self._policy.backoff:
             # 1. Open the latest version; the checkpoint must still be the recorded one.
             view.reopen()
             if mine is not None and view.state.owner == mine:
@@ -213,12 +201,10 @@ class Committer:
             try:
                 self._commit(Configure(updates))
             except _UNSURE as error:
-                last = error
-                continue
-            return previous, mine
-        raise last or CommitPreemptedError()
-
-    # ------------------------------------------------------------------------------------- commit
+                attempt.error = error
+            else:
+                return previous, mine
+        raise AssertionError("a backoff ends in its last error")
 
     def commit(self, epoch: Epoch) -> CommitResult:
         """Make one written epoch visible exactly once.
@@ -251,8 +237,7 @@ class Committer:
         """Do steps 2 to 4 of a commit until the epoch has landed; return when it was sent."""
         view = self._view
         base = view.port.version
-        last: TransientError | None = None
-        for _ in self._policy.backoff:
+        for attempt in self._policy.backoff:
             # 2. The handle's own config must name our token; no I/O.
             view.refuse_if_fenced()
             assert view.owner is not None
@@ -263,10 +248,10 @@ class Committer:
                 self._commit(change_for(epoch), stamp)
                 return sent.isoformat(timespec="milliseconds")
             except CommitPreemptedError as error:
-                last = error
+                attempt.error = error
                 view.reopen()
             except CommitStateUnknownError as error:
-                last = error
+                attempt.error = error
                 self._in_doubt = True
                 log.warning("Outcome unknown, looking. epoch=%d error=%s", epoch.epoch_id, error)
                 self._settle()
@@ -275,7 +260,7 @@ class Committer:
             self._in_doubt = False
             if found:
                 return found.committed_at
-        raise last or CommitPreemptedError()
+        raise AssertionError("a backoff ends in its last error")
 
     def _settle(self) -> None:
         """Move to a version behind which the write of unknown outcome can no longer land.
@@ -288,16 +273,14 @@ class Committer:
             self._bar()
 
     def _bar(self) -> None:
-        last: TransientError | None = None
-        for _ in self._policy.backoff:
+        for attempt in self._policy.backoff:
             try:
                 self._commit(Barrier())
             except _UNSURE as error:
-                last = error
+                attempt.error = error
                 self._view.reopen()
             else:
                 return
-        raise last or CommitPreemptedError()
 
     def _fold(self) -> None:
         """Write the watermark into the config; a failure only means: again after a later epoch."""
@@ -314,14 +297,12 @@ class Committer:
         else:
             self._since_fold = 0
 
-    # ------------------------------------------------------------------------------------ release
-
     def release(self) -> bool:
         """End in order: fold the watermark and mark the owner ``released``, in one commit.
 
         Returns ``False``, and leaves the owner ``active`` for the next claim's barrier, when there
-        is nothing to release, a newer owner is there, or an outcome is in doubt. A stop request that
-        this driver obeyed goes with it.
+        is nothing to release, a newer owner is there, or an outcome is in doubt. A stop request
+        that this driver obeyed goes with it.
 
         :raises StorageUnavailableError: the store did not answer.
         """
@@ -344,14 +325,9 @@ class Committer:
                 break
         else:
             return False
+        log.info("Released. %s", view)
         view.owner = None
         self._on_step(Step.RELEASE_DONE)
-        log.info(
-            "Released. query_id=%s watermark=%d version=%d",
-            self.query_id,
-            view.watermark.epoch,
-            view.port.version,
-        )
         return True
 
     def _release_updates(self, released: Owner) -> dict[str, str | None]:

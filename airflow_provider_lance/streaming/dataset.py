@@ -46,7 +46,9 @@ def open_dataset(
 
 def _is_missing(error: Exception) -> bool:
     # pylance raises plain ValueError or OSError; only the text tells "absent" from "unreachable".
-    return "was not found" in str(error)
+    # The second form is a live handle's whose dataset was dropped.
+    text = str(error)
+    return "was not found" in text or ("Not found:" in text and "_versions" in text)
 
 
 def _read_error(uri: str, error: Exception) -> DatasetNotFoundError | StorageUnavailableError:

@@ -68,7 +68,8 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as JSON carries it: camelCase names, plain values."""
-        return {_camel(name): value for name, value in asdict(self).items()}
+        document = {_camel(name): value for name, value in asdict(self).items()}
+        return document | {"reason": self.reason.value}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Summary:

@@ -19,8 +19,7 @@ def request_stop(port: DatasetPort, query_id: str, backoff: Backoff | None = Non
 
     :raises TransientError: the store refused too often, or the outcome is not known.
     """
-    last: CommitPreemptedError | None = None
-    for _ in backoff or Backoff():
+    for attempt in backoff or Backoff():
         port = port.latest()
         state = decode_query(port.config, query_id, port.version)
         if state.owner is None or state.owner.state is OwnerState.RELEASED:
@@ -31,7 +30,7 @@ def request_stop(port: DatasetPort, query_id: str, backoff: Backoff | None = Non
         try:
             port.commit(Configure({key("stop", query_id): str(token)}))
         except CommitPreemptedError as error:
-            last = error
-            continue
-        return token
-    raise last or CommitPreemptedError()
+            attempt.error = error
+        else:
+            return token
+    return None

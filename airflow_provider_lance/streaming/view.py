@@ -58,6 +58,12 @@ class DriverView:
         self.watermark = Watermark(NO_EPOCH, port.version, None)
         self._old_stop_token = self.state.stop_token
 
+    def __str__(self) -> str:
+        owner = self.owner
+        held = f"token={owner.token} generation={owner.generation} " if owner else ""
+        mark = f"watermark={self.watermark.epoch} version={self.port.version}"
+        return f"query_id={self.query_id} {held}{mark}"
+
     def move_to(self, port: DatasetPort) -> None:
         """Stand at another handle; its config is decoded once, for all questions to come."""
         self.port = port

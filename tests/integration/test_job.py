@@ -86,7 +86,9 @@ class Submitter:
 @pytest.fixture(scope="module")
 def submit(tmp_path_factory: pytest.TempPathFactory) -> Submitter:
     python = bare_python(tmp_path_factory.mktemp("bare"))
-    missing = subprocess.run([python, "-c", "import airflow"], capture_output=True, text=True)
+    missing = subprocess.run(
+        [python, "-c", "import airflow"], check=False, capture_output=True, text=True
+    )
     assert "No module named 'airflow'" in missing.stderr
     return Submitter(python, shipping.build_zip(tmp_path_factory.mktemp("zip")))
 

@@ -154,6 +154,15 @@ def test_a_missing_dataset_has_its_own_error(tmp_path: Path) -> None:
         open_dataset(str(tmp_path / "nope.lance"))
 
 
+def test_a_dataset_that_is_dropped_under_a_handle_has_the_same_error(tmp_path: Path) -> None:
+    import shutil
+
+    port = lance_world(str(tmp_path / "t.lance")).open()
+    shutil.rmtree(tmp_path / "t.lance")
+    with pytest.raises(DatasetNotFoundError):
+        port.latest()
+
+
 def test_an_unreachable_store_has_its_own_error() -> None:
     options = {
         "aws_endpoint": "http://127.0.0.1:9",

@@ -65,7 +65,7 @@ def lance_world(uri: str) -> World:
         fragments=write,
         keys=lambda rows: pa.Table.from_pylist(rows, SCHEMA).select(["id"]),
         rows=lambda: lance.dataset(uri).to_table().to_pylist(),
-        compact=lambda: lance.dataset(uri).optimize.compact_files(),
+        compact=lambda: lance.dataset(uri).optimize.compact_files(),  # noqa: PLW0108
         clean_up=lambda: lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0)),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -56,8 +57,6 @@ def finish(process: subprocess.Popen[str], seconds: float = 180) -> tuple[int, s
 
 def end(process: subprocess.Popen[str]) -> None:
     """Kill what is left of a process's session."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.wait()

@@ -119,15 +119,18 @@ sys.path.insert(0, option("--py-files").split(",")[0])
 from airflow_provider_lance.streaming import files, report, spec
 
 assert spec.__file__.startswith(sys.path[0]), "the job must come from the zip"
-path = option("--files").split(",")[-1]
+path = argv[-1]
+if not os.path.isabs(path):
+    path = option("--files").split(",")[-1]
+    assert argv[-1] == os.path.basename(path)
 job = spec.JobSpec.loads(open(path).read())
-assert argv[-1] == os.path.basename(path), "the one argument is the specification's name"
 seen = " ".join(argv) + json.dumps(dict(os.environ))
 notes = {{
     "argv": argv,
     "pyspark_python": os.environ.get("PYSPARK_PYTHON"),
     "mode": oct(os.stat(path).st_mode & 0o777),
     "folder_mode": oct(os.stat(os.path.dirname(path)).st_mode & 0o777),
+    "spec_file": path,
     "spec": json.loads(job.dumps()),
     "leaked": [v for v in job.sink.storage_options.values() if v in seen],
     "stdin": os.readlink("/proc/self/fd/0"),

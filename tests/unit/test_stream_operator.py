@@ -76,10 +76,31 @@ def test_hands_over_a_whole_specification(tmp_path: Any, spark_submit: SparkSubm
     assert argv[argv.index("--name") + 1] == "lance-stream-flights"
     assert argv[argv.index("--packages") + 1] == "a:b:1"
     assert argv[argv.index("--py-files") + 1].endswith(".zip,/mine.py")
-    assert argv[argv.index("--files") + 1].startswith("/their.txt,")
+    assert argv[argv.index("--files") + 1] == "/their.txt"
     assert argv[argv.index("--driver-memory") + 1] == "1g"
     assert "spark.ui.enabled=false" in argv
     assert argv[-2].endswith("spark/job.py")
+    assert argv[-1] == spark_submit.notes["spec_file"], "in client mode the file itself, no copy"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"deploy_mode": "cluster"},
+        {"conf": {"spark.submit.deployMode": "cluster"}},
+        {"spark_conn_id": "clustered"},
+    ],
+)
+def test_to_a_cluster_spark_brings_the_specification(
+    tmp_path: Any, spark_on: SparkOn, add_connection: AddConnection, changes: dict[str, Any]
+) -> None:
+    spark_submit = spark_on("yarn")
+    add_connection("clustered", conn_type="spark", host="yarn", extra={"deploy-mode": "cluster"})
+    run(operator(tmp_path, spark_submit={"files": "/their.txt"}, **changes))
+    argv = spark_submit.notes["argv"]
+    assert argv[argv.index("--files") + 1] == f"/their.txt,{spark_submit.notes['spec_file']}"
+    assert argv[-1] == os.path.basename(spark_submit.notes["spec_file"])
+    assert not os.path.exists(spark_submit.notes["spec_file"])
 
 
 def test_secrets_travel_in_a_private_file_only(
@@ -107,8 +128,7 @@ def test_secrets_travel_in_a_private_file_only(
     assert (notes["mode"], notes["folder_mode"]) == ("0o600", "0o700")
     rendered = {name: getattr(task, name) for name in task.template_fields}
     assert SECRET not in str(rendered) + str(summary) + str(ti.xcoms) + shown()
-    argv = notes["argv"]
-    assert not os.path.exists(argv[argv.index("--files") + 1]), "deleted afterwards"
+    assert not os.path.exists(notes["spec_file"]), "deleted afterwards"
 
 
 def test_the_child_does_not_hold_the_tasks_stdin(tmp_path: Any, spark_submit: SparkSubmit) -> None:

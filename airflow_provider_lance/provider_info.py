@@ -1,0 +1,75 @@
+"""What Airflow is told about this provider; every Airflow process reads it: import little."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_lance import __version__
+
+__all__ = ["get_provider_info"]
+
+_INTEGRATION = "Lance"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's metadata; the entry point ``apache_airflow_provider``."""
+    return {
+        "package-name": "airflow-provider-lance",
+        "name": "Lance",
+        "description": "Stream into `Lance <https://lance.org/>`__ datasets exactly once with "
+        "Spark Structured Streaming, run and watched from Airflow.",
+        "versions": [__version__],
+        "integrations": [
+            {
+                "integration-name": _INTEGRATION,
+                "external-doc-url": "https://lance.org/",
+                "tags": ["software"],
+            }
+        ],
+        "operators": [_modules("operators.stream")],
+        "sensors": [_modules("sensors.epoch")],
+        "hooks": [_modules("hooks.lance")],
+        "triggers": [_modules("triggers.epoch")],
+        "connection-types": [_connection_type()],
+        "extra-links": [
+            "airflow_provider_lance.links.dataset.LanceDatasetLink",
+            "airflow_provider_lance.links.spark_ui.SparkUILink",
+        ],
+    }
+
+
+def _modules(*names: str) -> dict[str, Any]:
+    return {
+        "integration-name": _INTEGRATION,
+        "python-modules": [f"airflow_provider_lance.{name}" for name in names],
+    }
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "lance",
+        "hook-class-name": "airflow_provider_lance.hooks.lance.LanceHook",
+        "hook-name": "Lance",
+        "ui-field-behaviour": {
+            "hidden-fields": ["host", "port", "schema", "extra"],
+            "relabeling": {"login": "AWS access key id", "password": "AWS secret access key"},
+            "placeholders": {
+                "base_uri": "s3://bucket/warehouse or /data/lance",
+                "login": "only for S3, and only without another source of credentials",
+            },
+        },
+        "conn-fields": {
+            "base_uri": {
+                "label": "Base URI",
+                "description": "Folder or bucket path that relative dataset names are joined to.",
+                "schema": {"type": ["string", "null"]},
+            },
+            "storage_options": {
+                "label": "Storage options",
+                "description": "JSON object passed to Lance as it is, for example "
+                '{"region": "eu-central-1", "endpoint": "https://minio:9000"}. Secrets in it are '
+                "masked in logs.",
+                "schema": {"type": ["object", "null"]},
+            },
+        },
+    }
