@@ -1,0 +1,194 @@
+"""A real Airflow of one's own: scheduler, DAG processor, triggerer and API server on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+REPOSITORY = Path(__file__).parents[2]
+COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def settings(home: Path, port: int = 0) -> dict[str, str]:
+    """Return the environment of an Airflow with an embedded database and the example DAGs."""
+    connections = {
+        "LANCE_DEFAULT": {"conn_type": "lance", "extra": {"base_uri": str(home / "data")}},
+        "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
+    }
+    return {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONWARNINGS": "ignore",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+        "AIRFLOW__CORE__PARALLELISM": "4",
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__CORE__INTERNAL_API_SECRET_KEY": secrets.token_hex(16),
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__PORT": str(port),
+        "AIRFLOW__API__WORKERS": "1",
+        "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
+        "AIRFLOW__API__SECRET_KEY": secrets.token_hex(16),
+        "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+        **{f"AIRFLOW_CONN_{name}": json.dumps(value) for name, value in connections.items()},
+    }
+
+
+@dataclass
+class Airflow:
+    """Start all components in a home folder; end them, and all they started, at the end."""
+
+    home: Path
+    port: int = field(default_factory=free_port)
+
+    def __post_init__(self) -> None:
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.environment = settings(self.home, self.port)
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._token = ""
+
+    def __enter__(self) -> Self:
+        try:
+            self._command("db", "migrate")
+            for name in COMPONENTS:
+                self._processes[name] = self._start(name)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def log(self, name: str) -> Path:
+        """Return the file that holds a component's output."""
+        return self.home / f"{name}.log"
+
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+        """Call the REST API and return its JSON."""
+        if not self._token:
+            self._token = self._request("GET", "/auth/token", None)["access_token"]
+        return self._request(method, f"/api/v2{path}", body)
+
+    def wait_for(self, what: str, condition: Callable[[], Any], seconds: float = 180) -> Any:
+        """Wait for something true; a component that died, or time run out, fails with its log."""
+        deadline = time.monotonic() + seconds
+        while True:
+            for name, process in self._processes.items():
+                if process.poll() is not None:
+                    raise RuntimeError(f"{name} ended: {self._tail(name)}")
+            try:
+                if found := condition():
+                    return found
+            except (urllib.error.URLError, ConnectionError):
+                pass  # the API server is not up yet
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {seconds} s in vain for {what}; see {self.home}")
+            time.sleep(0.5)
+
+    def trigger(self, dag_id: str, conf: dict[str, Any]) -> str:
+        """Start a DAG run and return its id."""
+        self.wait_for(f"DAG {dag_id}", lambda: self._has_dag(dag_id))
+        body = {"logical_date": None, "conf": conf}
+        return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        """Return the state of a DAG run."""
+        return str(self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
+        """Return the task instances of a DAG run by task id."""
+        found = self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")
+        return {each["task_id"]: each for each in found["task_instances"]}
+
+    def _has_dag(self, dag_id: str) -> bool:
+        return any(each["dag_id"] == dag_id for each in self.call("GET", "/dags")["dags"])
+
+    def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}",
+            method=method,
+            data=json.dumps(body).encode() if body is not None else None,
+            headers={
+                "Content-Type": "application/json",
+                **({"Authorization": f"Bearer {self._token}"} if self._token else {}),
+            },
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def _command(self, *arguments: str) -> None:
+        log = self.log(arguments[0])
+        with log.open("wb") as output:
+            status = subprocess.run(
+                [sys.executable, "-m", "airflow", *arguments],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                check=False,
+            ).returncode
+        if status:
+            raise RuntimeError(f"airflow {' '.join(arguments)} failed: {self._tail(arguments[0])}")
+
+    def _start(self, name: str) -> subprocess.Popen[bytes]:
+        with self.log(name).open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "airflow", name],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _tail(self, name: str) -> str:
+        return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-15:])
+
+    def _end(self) -> None:
+        for sign, seconds in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
+            for process in self._processes.values():
+                try:
+                    os.killpg(process.pid, sign)
+                except ProcessLookupError:
+                    continue
+            deadline = time.monotonic() + seconds
+            for process in self._processes.values():
+                try:
+                    process.wait(max(0.1, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    continue
