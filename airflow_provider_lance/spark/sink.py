@@ -19,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.target import open_target
+from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import DELETE_FLAG, MESSAGE_SCHEMA, WriteTask, gather
 from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.committer import Committer
@@ -212,6 +213,7 @@ class LanceSink:
             driver = self._driver(df.sparkSession)
             committer.identify(driver)
             self._run_id = driver.run_id
+            spare_size_checks(df)
         decision = committer.decide(epoch_id)
         if decision is Decision.FULL_COMMIT:
             return self._write_and_commit(df, epoch_id, committer)

@@ -22,6 +22,7 @@ from airflow_provider_lance.exceptions import (
     SchemaMismatchError,
     SpecError,
 )
+from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.history import exact_watermark
 from tests.support.sparkstream import ORDERS, Stream, orders
@@ -90,6 +91,29 @@ def test_empty_epochs_write_nothing_and_can_be_restarted(stream: Stream) -> None
     stream.add(orders(40, 10))
     stream.run()
     assert stream.dataset.count_rows() == 10
+
+
+@pytest.mark.parametrize(
+    ("ddl", "user", "expected"),
+    [
+        ("id BIGINT, x STRING", None, str(2**31 - 1)),
+        ("id BIGINT, x STRING", "1048576", "1048576"),
+        ("id BIGINT, x BINARY", None, "unset"),
+        ("id BIGINT, x ARRAY<STRUCT<b: BINARY>>", None, "unset"),
+    ],
+)
+def test_sparks_size_check_is_spared_where_it_protects_nothing(
+    spark: SparkSession, ddl: str, user: str | None, expected: str
+) -> None:
+    limit = "spark.sql.execution.arrow.maxBytesPerBatch"
+    session = spark.newSession()
+    unset = session.conf.get(limit)
+    if user:
+        session.conf.set(limit, user)
+    spare_size_checks(session.createDataFrame([], ddl))
+    assert session.conf.get(limit) == (unset if expected == "unset" else expected)
+    assert unset != str(2**31 - 1), "Spark changed its default: is the setting still needed?"
+    assert spark.conf.get(limit) == unset
 
 
 # -------------------------------------------------------------------------------------- types
