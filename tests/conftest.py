@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -12,6 +13,8 @@ from pyspark.sql import SparkSession
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # It says good-bye at INFO when the interpreter has closed its streams already.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     with warnings.catch_warnings():
         # PySpark starts its JVM with a fork hook, which Lance warns of; the child only execs Java.
         warnings.filterwarnings("ignore", "lance is not fork-safe")

@@ -37,7 +37,8 @@ class LanceStreamOperator(BaseOperator):
     Stream all that is available from a source into a Lance dataset, then end.
 
     Rows come from ``source``, with an optional ``sql`` over it, or from ``dataframe``. Each epoch
-    lands exactly once, so a retry goes on where the last driver ended, however it ended. Returns
+    lands exactly once, so a retry goes on where the last driver ended, however it ended; set
+    ``retries``, because Airflow's default is none. Returns
     the driver's summary; its ``reason`` is ``finished``, ``stopped``, or ``unknown`` where the
     driver ended well and this worker cannot read the checkpoint's folder.
 
@@ -60,9 +61,10 @@ class LanceStreamOperator(BaseOperator):
     :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
         (templated)
     :param spark_conn_id: The Spark connection. (templated)
-    :param conf: Spark configuration properties. (templated)
+    :param conf: Spark configuration properties; they show on the command line. (templated)
     :param packages: Maven coordinates to load, with commas between them. (templated)
-    :param py_files: Python files and zips for the driver, with commas between them. (templated)
+    :param py_files: Python files and zips for driver and executors, with commas between them.
+        (templated)
     :param deploy_mode: ``client`` or ``cluster``; by default the Spark connection's. (templated)
     :param spark_submit: Further keyword arguments of ``SparkSubmitHook``. (templated)
     :param poll_interval: Seconds between two looks at the driver's progress.

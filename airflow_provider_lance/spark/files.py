@@ -62,6 +62,13 @@ class HadoopFiles:
         except Py4JJavaError as error:
             raise self._unavailable(path, error) from None
 
+    def remove(self, path: str) -> None:
+        """Remove a folder with all that is in it; it must be there."""
+        try:
+            self._fs.delete(self._path(path), True)
+        except Py4JJavaError as error:
+            raise self._unavailable(path, error) from None
+
     def _unavailable(self, path: str, error: Py4JJavaError) -> StorageUnavailableError:
         return StorageUnavailableError(
             f"cannot reach {self._root.toString()}/{path}: {error.java_exception.toString()}"

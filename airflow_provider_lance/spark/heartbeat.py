@@ -34,7 +34,7 @@ class Heartbeat:
         context = session.sparkContext
         self._driver = {
             "applicationId": context.applicationId,
-            "uiAddress": context.uiWebUrl,
+            "uiAddress": context.uiWebUrl or "",
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }

@@ -34,6 +34,7 @@ from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
 from airflow_provider_lance.streaming.report import (
     EndReason,
     Summary,
+    forget_old_launches,
     report_location,
     write_summary,
 )
@@ -89,6 +90,7 @@ def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> 
         _supervise(query, sink, heartbeat)
     except Exception as caught:
         error = _cause(caught, sink)
+    stopped = sink.closed
     released = _release(sink)
     heartbeat.beat(query, "ended")
     summary = _summary(
@@ -96,11 +98,13 @@ def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> 
         sink,
         query=query,
         error=error,
+        stopped=stopped,
         released=released,
         seconds=time.monotonic() - began,
     )
     try:
         write_summary(files, summary)
+        forget_old_launches(files)
     except LanceStreamError as unwritten:
         log.error("Summary not written. error=%s", unwritten)
     return summary
@@ -176,7 +180,9 @@ def _cause(caught: Exception, sink: LanceSink) -> BaseException | None:
     cause = sink.error if isinstance(caught, StreamingQueryException) and sink.error else caught
     if isinstance(cause, StoppedOnRequestError):
         return None
-    log.error("The query failed.", exc_info=cause)
+    # An error of ours says all there is to say; for any other the trace may be all there is.
+    trace = None if isinstance(cause, LanceStreamError) else cause
+    log.error("The query failed. %s: %s", type(cause).__name__, _message(cause), exc_info=trace)
     return cause
 
 
@@ -194,11 +200,12 @@ def _summary(
     *,
     query: StreamingQuery | None,
     error: BaseException | None,
+    stopped: bool,
     released: bool,
     seconds: float,
 ) -> Summary:
     committer, totals = sink.committer, sink.totals
-    reason = EndReason.STOPPED if sink.closed else EndReason.FINISHED
+    reason = EndReason.STOPPED if stopped else EndReason.FINISHED
     return Summary(
         launch_id=spec.launch_id,
         query_id=spec.sink.query_id,

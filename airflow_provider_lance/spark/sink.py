@@ -34,6 +34,9 @@ __all__ = ["EpochReport", "LanceSink", "StoppedOnRequestError", "Totals"]
 log = logging.getLogger(__name__)
 
 
+_TURN_SECONDS = 300.0
+
+
 class StoppedOnRequestError(Exception):
     """Ends the query in place of an epoch that a closed sink must not begin; no data is lost."""
 
@@ -89,7 +92,9 @@ class LanceSink:
 
     Options have the names of :class:`~airflow_provider_lance.streaming.spec.SinkOptions`, in
     camelCase: ``LanceSink(uri=…, queryId=…, checkpointLocation=…, outputMode="append")``.
+    A sink serves one run; make a new one for the next.
 
+    :param on_step: called at each step between two side effects; tests end the process there.
     :raises SpecError: unknown option, wrong form, missing option or two that contradict.
     """
 
@@ -110,12 +115,15 @@ class LanceSink:
         self.error: BaseException | None = None
         """What ended the last epoch, unwrapped: Spark reports it as text only."""
         self.totals = Totals()
+        """What this run has committed so far."""
         self.last: EpochReport | None = None
         self.last_activity = time.monotonic()
         self._on_step = on_step
         self._schema: pa.Schema | None = None
+        self._as_is = False
         self._run_id: str | None = None
         self._closed = threading.Event()
+        self._turn = threading.Lock()
 
     # -------------------------------------------------------------------------------------- start
 
@@ -132,6 +140,8 @@ class LanceSink:
             :meth:`~airflow_provider_lance.streaming.committer.Committer.prepare`.
         """
         _refuse_trigger(trigger)
+        if self.committer or self.closed:
+            raise SpecError("a LanceSink serves one run of a query: make a new one for the next")
         self._prepare(df, streaming=True)
         return (
             df.writeStream.outputMode(self.options.output_mode.value)
@@ -151,8 +161,18 @@ class LanceSink:
         return self._closed.is_set()
 
     def release(self) -> bool:
-        """Fold the watermark and give the query up; call it once the query has ended."""
-        return self.committer.release() if self.committer else False
+        """Fold the watermark and give the query up; call it once the query has ended.
+
+        Spark's ``stop()`` does not wait for a call of the sink that is under way, and an owner must
+        not be released under a commit: this waits, and gives up (returns ``False``) on a hung one.
+        """
+        self.close()
+        if self.committer is None or not self._turn.acquire(timeout=_TURN_SECONDS):
+            return False
+        try:
+            return self.committer.release()
+        finally:
+            self._turn.release()
 
     def _prepare(self, df: DataFrame, *, streaming: bool) -> Committer:
         session = _classic_session(df)
@@ -164,6 +184,7 @@ class LanceSink:
         options = self.options
         port = open_target(df, options)
         self._schema = port.dataset.schema
+        self._as_is = df.columns == self._schema.names and not options.delete_when
         files = HadoopFiles(session, options.checkpoint_location)
 
         def look() -> Any:
@@ -185,13 +206,14 @@ class LanceSink:
 
     def __call__(self, df: DataFrame, epoch_id: int) -> None:
         """Write and commit one epoch; Spark calls it. Never swallows: Spark would log it done."""
-        try:
-            if self.closed:
-                raise StoppedOnRequestError(f"epoch {epoch_id} was not begun: asked to stop")
-            report = self._run(df, int(epoch_id))
-        except BaseException as error:
-            self.error = error
-            raise
+        with self._turn:
+            try:
+                if self.closed:
+                    raise StoppedOnRequestError(f"epoch {epoch_id} was not begun: asked to stop")
+                report = self._run(df, int(epoch_id))
+            except BaseException as error:
+                self.error = error
+                raise
         self.last, self.totals = report, self.totals.plus(report)
         self.last_activity = time.monotonic()
         log.info(
@@ -276,7 +298,9 @@ class LanceSink:
         )
 
     def _projected(self, df: DataFrame) -> DataFrame:
-        """Select the dataset's columns; Spark then reads nothing else from the source."""
+        """Select the dataset's columns in its order, and what `deleteWhen` makes of the row."""
+        if self._as_is:
+            return df  # each column of a select is a round trip to the JVM
         assert self._schema is not None
         columns = [F.col("`" + name.replace("`", "``") + "`") for name in self._schema.names]
         if self.options.delete_when:

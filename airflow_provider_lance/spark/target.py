@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException, ParseException
@@ -21,8 +21,6 @@ __all__ = ["open_target"]
 
 log = logging.getLogger(__name__)
 
-_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
-
 
 def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
     """Open the dataset at its newest version, making it first if the options say so.
@@ -32,8 +30,7 @@ def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
     :raises SpecError: ``deleteWhen`` is no boolean condition over the stream.
     """
     columns = to_arrow_schema(df.schema, timezone="UTC")
-    _check_condition(df, options)
-    extra = _read_by_condition(df.columns, options)
+    extra = _read_by_condition(df, options)
     port = _open_or_create(columns, options)
     schema = port.dataset.schema
     check_schema(columns, schema, uri=options.uri, droppable=extra)
@@ -68,22 +65,16 @@ def _open_or_create(columns: pa.Schema, options: SinkOptions) -> LanceDatasetPor
     return open_dataset(options.uri, options.storage_options)
 
 
-def _check_condition(df: DataFrame, options: SinkOptions) -> None:
-    if not options.delete_when:
-        return
-    try:
-        kind = df.select(F.expr(options.delete_when)).schema[0].dataType
-    except (AnalysisException, ParseException) as error:
-        raise SpecError(f"deleteWhen cannot be read: {str(error).splitlines()[0]}") from None
-    if not isinstance(kind, BooleanType):
-        raise SpecError(f"deleteWhen must be a boolean condition, it is {kind.simpleString()}")
-
-
-def _read_by_condition(columns: list[str], options: SinkOptions) -> tuple[str, ...]:
-    """Return the columns that deleteWhen reads: the dataset need not have those."""
+def _read_by_condition(df: DataFrame, options: SinkOptions) -> tuple[str, ...]:
+    """Check deleteWhen and return the columns it reads: the dataset need not have those."""
     if not options.delete_when:
         return ()
-    words = set(re.findall(r"\w+", _QUOTED.sub(" ", options.delete_when).lower()))
-    return tuple(
-        name for name in columns if name.lower() in words and name not in options.merge_keys
-    )
+    try:
+        evaluated = df.select(F.expr(options.delete_when))
+    except (AnalysisException, ParseException) as error:
+        raise SpecError(f"deleteWhen cannot be read: {str(error).splitlines()[0]}") from None
+    kind = evaluated.schema[0].dataType
+    if not isinstance(kind, BooleanType):
+        raise SpecError(f"deleteWhen must be a boolean condition, it is {kind.simpleString()}")
+    found: Any = evaluated._jdf.queryExecution().analyzed().references().toSeq()
+    return tuple(str(found.apply(number).name()) for number in range(found.size()))

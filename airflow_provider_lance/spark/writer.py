@@ -25,8 +25,11 @@ __all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "Gathered", "WriteTask", "gather"]
 DELETE_FLAG = "__lance_delete"
 """The boolean column that `deleteWhen` is evaluated into; it never reaches the dataset."""
 
-MESSAGE_SCHEMA = "rows LONG, deletes LONG, bytes LONG, data BINARY, fragments STRING, keys BINARY"
-"""One message per task: either `data`, or `fragments` and, in an upsert, `keys`."""
+MESSAGE_SCHEMA = """
+    rows LONG, deletes LONG, bytes LONG,
+    data BINARY, fragments STRING, keys BINARY, refusal STRING
+"""
+"""One message per task: `data`, or `fragments` and in an upsert `keys`, or a `refusal`."""
 
 _INLINE_BYTES = 2 * 1024 * 1024
 """What one task may send to the driver. 400 tasks still stay below spark.driver.maxResultSize."""
@@ -77,7 +80,13 @@ class WriteTask:
     def _write(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
         counted = _Counted(self)
         reader = pa.RecordBatchReader.from_batches(self.schema, counted.conformed(batches))
-        fragments = self.write(reader, self._dataset())
+        try:
+            fragments = self.write(reader, self._dataset())
+        except Exception:
+            # Lance and Spark would each wrap it in an error of their own, and retry the task.
+            if counted.refusal:
+                return _message(rows=counted.rows, refusal=str(counted.refusal))
+            raise
         return _message(
             rows=counted.rows,
             deletes=counted.deletes,
@@ -128,10 +137,15 @@ class _Counted:
         self._task = task
         self.rows = self.deletes = self.bytes = 0
         self.keys: list[pa.Table] = []
+        self.refusal: RowsRefusedError | None = None
 
     def conformed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            added, keys, deletes = self._task.split(pa.Table.from_batches([batch]))
+            try:
+                added, keys, deletes = self._task.split(pa.Table.from_batches([batch]))
+            except RowsRefusedError as error:
+                self.refusal = error
+                raise
             self.rows += batch.num_rows
             self.deletes += deletes
             self.bytes += added.nbytes
@@ -148,6 +162,7 @@ def _message(**values: Any) -> pa.RecordBatch:
         "data": pa.binary(),
         "fragments": pa.string(),
         "keys": pa.binary(),
+        "refusal": pa.string(),
     }
     return pa.record_batch(
         [pa.array([values.get(name)], kind) for name, kind in columns.items()], list(columns)
@@ -189,6 +204,8 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> Gathered:
     rows = deletes = size = 0
     for message in messages:
         rows += message.rows
+        if message.refusal is not None:
+            raise RowsRefusedError(message.refusal)
         if message.data is not None:
             small.append(_from_ipc(message.data))
             continue

@@ -145,7 +145,8 @@ class Committer:
         """
         view = self._view
         previous, mine = self._take_ownership(epoch_id)
-        view.owner = mine
+        # Until the end of the claim a stale writer may still land an epoch that nobody has seen.
+        view.owner, self._in_doubt = mine, True
         self._on_step(Step.CLAIM_OWNED)
         # 3. A previous owner that did not release may have a commit on its way: stop it.
         if self._policy.barrier and previous and previous.state is OwnerState.ACTIVE:
@@ -157,6 +158,7 @@ class Committer:
         self.decide(epoch_id)
         if view.watermark.epoch > view.state.watermark:
             self._fold()
+        self._in_doubt = False
         self._on_step(Step.CLAIM_HEALED)
         log.info("Claimed. %s after=%s", view, previous.state.value if previous else "nobody")
 
@@ -242,17 +244,18 @@ class Committer:
             view.refuse_if_fenced()
             assert view.owner is not None
             # 3. One commit carries data and stamp.
+            self._in_doubt = True
             sent = datetime.now(UTC)
             stamp = encode_stamp(self.query_id, view.owner, epoch, _ms(epoch.started_at, sent))
             try:
                 self._commit(change_for(epoch), stamp)
+                self._in_doubt = False
                 return sent.isoformat(timespec="milliseconds")
             except CommitPreemptedError as error:
                 attempt.error = error
                 view.reopen()
             except CommitStateUnknownError as error:
                 attempt.error = error
-                self._in_doubt = True
                 log.warning("Outcome unknown, looking. epoch=%d error=%s", epoch.epoch_id, error)
                 self._settle()
             # 4. Whatever went wrong, look for our own epoch before it is sent again.
@@ -301,8 +304,8 @@ class Committer:
         """End in order: fold the watermark and mark the owner ``released``, in one commit.
 
         Returns ``False``, and leaves the owner ``active`` for the next claim's barrier, when there
-        is nothing to release, a newer owner is there, or an outcome is in doubt. A stop request
-        that this driver obeyed goes with it.
+        is nothing to release, a newer owner is there, or a claim or commit ended in doubt. A stop
+        request that this driver obeyed goes with it.
 
         :raises StorageUnavailableError: the store did not answer.
         """

@@ -54,8 +54,8 @@ def _is_missing(error: Exception) -> bool:
 def _read_error(uri: str, error: Exception) -> DatasetNotFoundError | StorageUnavailableError:
     if _is_missing(error):
         return DatasetNotFoundError(
-            f"no Lance dataset at {uri}: check the URI, or create it first "
-            f"(createIfMissing=true lets the sink do it). Lance said: {_first_line(error)}"
+            f"no Lance dataset at {uri}: check the URI, or create it first (a sink with "
+            f"createIfMissing=true does). Lance said: {_first_line(error)}"
         )
     return StorageUnavailableError(f"cannot read {uri}: {_first_line(error)}")
 

@@ -18,7 +18,10 @@ class Decision(StrEnum):
     SKIP_REPLAY = "SKIP_REPLAY"
     """The epoch is in the folded watermark: write nothing, commit nothing."""
     RECOVERY_TXN2_ONLY = "RECOVERY_TXN2_ONLY"
-    """History has the epoch, the config is behind: fold the watermark, append nothing."""
+    """History has the epoch, the config is behind: fold the watermark, append nothing.
+
+    The name is the classic two-transaction design's, whose second transaction wrote the watermark.
+    """
     FENCED = "FENCED"
     """Another driver owns the query."""
     HISTORY_GAP = "HISTORY_GAP"

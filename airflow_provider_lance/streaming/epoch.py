@@ -74,7 +74,8 @@ class QueryState:
     """What the manifest config of one dataset version says of one query.
 
     ``watermark`` is only as exact as the last fold: epochs stamped in versions after
-    ``folded_version`` come on top (see :func:`~airflow_provider_lance.streaming.history.resolve`).
+    ``folded_version`` come on top, see
+    :func:`~airflow_provider_lance.streaming.history.exact_watermark`.
     """
 
     query_id: str
@@ -98,7 +99,11 @@ class QueryState:
 
 @dataclass(frozen=True, slots=True)
 class EpochStamp:
-    """What the commit of an epoch says about itself in its transaction properties."""
+    """What the commit of an epoch says about itself in its transaction properties.
+
+    ``bytes`` are those of the rows as Arrow data in memory; the files are usually smaller.
+    ``duration_ms`` runs from the epoch's start to the moment its commit was sent.
+    """
 
     query_id: str
     epoch_id: int

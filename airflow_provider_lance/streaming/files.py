@@ -35,6 +35,12 @@ class Files(Protocol):
         :raises StorageUnavailableError: the store did not answer or refused.
         """
 
+    def remove(self, path: str) -> None:
+        """Remove a folder with all that is in it; it must be there.
+
+        :raises StorageUnavailableError: the store did not answer or refused.
+        """
+
 
 class ArrowFiles:
     """Files on whatever store pyarrow reaches; see :func:`open_files`."""
@@ -72,6 +78,13 @@ class ArrowFiles:
             self._fs.create_dir(target.rsplit("/", 1)[0], recursive=True)
             with self._fs.open_output_stream(target) as stream:
                 stream.write(content)
+        except OSError as error:
+            raise self._unavailable(path, error) from error
+
+    def remove(self, path: str) -> None:
+        """Remove a folder with all that is in it; it must be there."""
+        try:
+            self._fs.delete_dir(self._path(path))
         except OSError as error:
             raise self._unavailable(path, error) from error
 

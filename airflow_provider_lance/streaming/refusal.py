@@ -29,14 +29,14 @@ class OnHistoryGap:
     landed: bool = False
 
     @classmethod
-    def parse(cls, text: str) -> OnHistoryGap:
+    def parse(cls, text: object) -> OnHistoryGap:
         """Read ``fail``, ``committed:<epoch>`` or ``missing:<epoch>``.
 
         :raises SpecError: anything else.
         """
         if text == "fail":
             return cls()
-        if found := re.fullmatch(r"(committed|missing):(\d+)", text):
+        if found := re.fullmatch(r"(committed|missing):(\d+)", str(text)):
             return cls(int(found[2]), found[1] == "committed")
         raise SpecError(
             f"onHistoryGap={text!r}: use 'fail', 'committed:<epoch>' or 'missing:<epoch>'"

@@ -19,6 +19,7 @@ from airflow_provider_lance.streaming.files import Files
 __all__ = [
     "EndReason",
     "Summary",
+    "forget_old_launches",
     "new_launch_id",
     "read_heartbeat",
     "read_summary",
@@ -43,7 +44,9 @@ class EndReason(StrEnum):
 class Summary:
     """The end of one launch. Epochs and rows are those this driver committed itself.
 
-    ``first_epoch`` and ``last_epoch`` are ``None`` where it committed none; ``version`` is the
+    ``rows`` counts what was read into those epochs, the rows that delete among them; ``deletes``
+    those that delete, whether they met a row or not. ``first_epoch`` and ``last_epoch`` are
+    ``None`` where it committed none, ``watermark`` is -1 where nobody has; ``version`` is the
     dataset's after its last commit; ``error`` is a class name of :mod:`.exceptions` or another.
     """
 
@@ -98,6 +101,12 @@ def write_summary(files: Files, summary: Summary) -> None:
     """Write a launch's summary."""
     content = json.dumps(summary.to_json()).encode()
     files.write(f"{summary.launch_id}/summary.json", content)
+
+
+def forget_old_launches(files: Files, keep: int = 50) -> None:
+    """Remove the reports of all but the newest launches; their names sort by time."""
+    for launch_id in files.names("")[:-keep]:
+        files.remove(launch_id)
 
 
 def read_heartbeat(files: Files, launch_id: str) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ __all__ = ["AVAILABLE_NOW", "JobSpec", "SinkOptions", "Source"]
 
 AVAILABLE_NOW = "availableNow"
 _INTERVAL = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
+_LAUNCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
@@ -98,16 +99,21 @@ def _mode(value: Any) -> OutputMode:
 
 
 def _new_generation(value: Any) -> bool:
-    choices = {"fail": False, "newGeneration": True}
-    if value not in choices:
-        raise ValueError("'fail' or 'newGeneration'")
-    return choices[value]
+    if value in ("fail", "newGeneration"):
+        return bool(value == "newGeneration")
+    raise ValueError("'fail' or 'newGeneration'")
 
 
 def _trigger(value: Any) -> str:
     if value == AVAILABLE_NOW or (isinstance(value, str) and _INTERVAL.fullmatch(value)):
         return str(value)
     raise ValueError("'availableNow' or an interval such as '10 seconds'")
+
+
+def _launch_id(value: Any) -> str:
+    if isinstance(value, str) and _LAUNCH_ID.fullmatch(value):
+        return value
+    raise ValueError("a name of letters, digits, '.', '_' and '-', for it becomes a folder")
 
 
 def _function(value: Any) -> str:
@@ -137,7 +143,7 @@ def _parsed(cls: Any, given: Mapping[str, Any], what: str) -> dict[str, Any]:
             continue
         try:
             arguments[item.name] = item.metadata["parse"](given[name])
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             seen = "" if not item.repr else f", got {given[name]!r}"
             raise SpecError(f"{what}: {name} must be {error}{seen}") from None
     return arguments
@@ -145,11 +151,22 @@ def _parsed(cls: Any, given: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """The sink's options. Rows are counted, not estimated; sizes are in rows.
+    """The sink's options, by the names users type.
 
-    ``small_epoch_rows``: an epoch with at most so many rows in each of its partitions is gathered
-    into one fragment. ``target_rows_per_fragment``: where a larger one is cut.
-    ``watermark_every``: epochs between two folds of the watermark.
+    - ``uri``, ``queryId``, ``checkpointLocation``: required; both places absolute.
+    - ``outputMode``: ``append``, ``complete`` or ``update``.
+    - ``mergeKeys``, ``deleteWhen``: for an upsert, the columns that identify a row and a SQL
+      condition over the stream's columns under which the row is deleted instead.
+    - ``updateAsAppend``: append every changed row of an update instead.
+    - ``smallEpochRows``: partitions with at most so many rows (and 2 MiB) are gathered into one
+      fragment; rows are counted, not estimated. 0 writes everything on the executors.
+    - ``targetRowsPerFragment``: rows after which a new fragment begins.
+    - ``watermarkEvery``: epochs between two folds of the watermark.
+    - ``createIfMissing``, ``vectorSizes``: make the dataset with the stream's columns, and list
+      columns as vectors of a fixed size.
+    - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
+    - ``onHistoryGap``: ``fail``, ``committed:<epoch>`` or ``missing:<epoch>``.
+    - ``storageOptions``: Lance's, secrets included; never shown.
     """
 
     uri: str = _option(_location, "", name="uri")
@@ -257,7 +274,7 @@ class JobSpec:
     ``arguments``.
     """
 
-    launch_id: str = _option(_text, "", name="launchId")
+    launch_id: str = _option(_launch_id, "", name="launchId")
     sink: SinkOptions = _option(SinkOptions.parse, SinkOptions(), name="sink")
     source: Source | None = _option(Source.parse, None, name="source")
     sql: str | None = _option(_text, None, name="sql")

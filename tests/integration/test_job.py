@@ -107,11 +107,17 @@ def summary_of(stream: Stream, launch_id: str = "launch") -> Summary:
     return summary
 
 
-def test_a_bounded_run_with_sql_ends_with_its_summary(
+def test_a_bounded_run_on_a_cluster_without_airflow_ends_with_its_summary(
     submit: Submitter, stream: Stream, tmp_path: Path
 ) -> None:
-    document = spec(stream, sql="SELECT id, upper(grp) AS grp, amount FROM source WHERE id < 50")
-    status, output = submit.run(write_spec(tmp_path / "spec.json", document))
+    document = spec(
+        stream,
+        sql="SELECT id, upper(grp) AS grp, amount FROM source WHERE id < 50",
+        sink={"smallEpochRows": 0},
+    )
+    # Executors are processes of their own here: what they import comes from the zip.
+    cluster = ("--master", "local-cluster[2,1,1024]", "--conf", "spark.executor.memory=512m")
+    status, output = submit.run(write_spec(tmp_path / "spec.json", document), *cluster)
     assert status == 0, output
     summary = summary_of(stream)
     assert json.dumps(summary.to_json()) in output

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from airflow_provider_lance.exceptions import (
     CheckpointMismatchError,
+    CommitPreemptedError,
     CommitStateUnknownError,
     FencedError,
     HistoryGapError,
     ProtocolVersionError,
+    StorageUnavailableError,
 )
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import OutputMode
 from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.memory import Fault, MemoryDataset
+from airflow_provider_lance.streaming.memory import Fault, MemoryDataset, MemoryDatasetPort
 from airflow_provider_lance.streaming.port import Configure
 from airflow_provider_lance.streaming.properties import decode_query, key
 from airflow_provider_lance.streaming.refusal import OnHistoryGap
@@ -362,6 +365,49 @@ def test_a_store_that_stays_silent_ends_the_driver_without_release(
     dataset.faults = []
     SparkLike(twin_world(dataset), log).step()
     expect_rows(dataset, 2)
+
+
+def test_a_claim_that_broke_off_before_its_barrier_is_not_released(
+    dataset: MemoryDataset,
+) -> None:
+    log: dict[str, int] = {}
+    stale = SparkLike(twin_world(dataset), log)
+    stale.step()
+    fresh = SparkLike(twin_world(dataset), log)
+    dataset.faults = [None, *[Fault.LOST_REQUEST] * QUICK.attempts]  # owner written, no barrier
+    with pytest.raises(CommitStateUnknownError):
+        fresh.step()
+    stale.step()  # lands: nothing has fenced it yet
+    assert not fresh.committer.release(), "its watermark is older than what has landed"
+    SparkLike(twin_world(dataset), log).step()
+    expect_rows(dataset, 3)
+
+
+def test_an_epoch_that_could_not_be_looked_for_is_not_released(
+    dataset: MemoryDataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(twin_world(dataset), log)
+    driver.step()
+    with monkeypatch.context() as broken:
+        # The store repeated a write on its own: it landed, and the repetition was "preempted".
+        commit = MemoryDataset.commit
+
+        def repeat(self: MemoryDataset, *args: Any) -> int:
+            commit(self, *args)
+            raise CommitPreemptedError
+
+        broken.setattr(MemoryDataset, "commit", repeat)
+        broken.setattr(MemoryDatasetPort, "latest", _unavailable)
+        with pytest.raises(StorageUnavailableError):
+            driver.step()
+    assert not driver.committer.release()
+    assert SparkLike(twin_world(dataset), log).step().decision is not Decision.FULL_COMMIT
+    expect_rows(dataset, 2)
+
+
+def _unavailable(port: MemoryDatasetPort) -> MemoryDatasetPort:
+    raise StorageUnavailableError
 
 
 def test_another_tools_watermark_is_not_taken_over() -> None:
