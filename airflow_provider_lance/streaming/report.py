@@ -1,12 +1,13 @@
 """What a driver leaves beside its checkpoint: heartbeats while it lives, a summary at its end.
 
-Both lie in ``<checkpoint>.lance/<launchId>/``, one folder per launch, so that two drivers of one
+Both lie in ``<checkpoint>.reports/<launchId>/``, one folder per launch, so that two drivers of one
 query never write over each other and both can be seen.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -27,6 +28,9 @@ __all__ = [
     "write_heartbeat",
     "write_summary",
 ]
+
+
+_LAUNCH = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
 
 
 class EndReason(StrEnum):
@@ -88,8 +92,11 @@ def new_launch_id() -> str:
 
 
 def report_location(checkpoint_location: str) -> str:
-    """Return where the reports of a query lie: a neighbour of its checkpoint."""
-    return f"{checkpoint_location.rstrip('/')}.lance"
+    """Return where the reports of a query lie: a neighbour of its checkpoint.
+
+    Not ``.lance``: a dataset may well stand beside its checkpoint under the same name.
+    """
+    return f"{checkpoint_location.rstrip('/')}.reports"
 
 
 def write_heartbeat(files: Files, launch_id: str, heartbeat: Mapping[str, Any]) -> None:
@@ -104,8 +111,12 @@ def write_summary(files: Files, summary: Summary) -> None:
 
 
 def forget_old_launches(files: Files, keep: int = 50) -> None:
-    """Remove the reports of all but the newest launches; their names sort by time."""
-    for launch_id in files.names("")[:-keep]:
+    """Remove the reports of all but the newest launches; their names sort by time.
+
+    Only names that :func:`new_launch_id` makes are touched.
+    """
+    launches = [name for name in files.names("") if _LAUNCH.fullmatch(name)]
+    for launch_id in launches[:-keep]:
         files.remove(launch_id)
 
 

@@ -26,6 +26,7 @@ from airflow_provider_lance.streaming.properties import decode_query
 from airflow_provider_lance.streaming.report import (
     EndReason,
     Summary,
+    forget_old_launches,
     read_heartbeat,
     read_summary,
     report_location,
@@ -302,3 +303,12 @@ def test_heartbeat_and_summary_can_lie_in_s3(s3: dict[str, str]) -> None:
     files.write("launch/heartbeat.json", b'{"state": "running"}')
     assert read_heartbeat(files, "launch") == {"state": "running"}
     assert files.names("") == ["launch"]
+
+
+def test_only_old_launches_are_forgotten_and_nothing_else(tmp_path: Path) -> None:
+    files = open_files(str(tmp_path))
+    launches = [f"202601{day:02}T000000Z-0123abcd" for day in range(1, 6)]
+    for name in (*launches, "_versions", "my-own-launch"):
+        files.write(f"{name}/summary.json", b"{}")
+    forget_old_launches(files, keep=2)
+    assert files.names("") == [*launches[-2:], "_versions", "my-own-launch"]
