@@ -219,6 +219,11 @@ class SinkOptions:
             )
         if self.delete_when and not self.merge_keys:
             raise SpecError("deleteWhen needs mergeKeys: rows are deleted by their keys")
+        if f"{self.checkpoint_location}/".startswith(f"{self.uri}/"):
+            raise SpecError(
+                f"checkpointLocation {self.checkpoint_location!r} lies in the dataset {self.uri!r}: "
+                "give Spark's files a folder of their own"
+            )
 
     @property
     def commit_mode(self) -> OutputMode:

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_lance.exceptions import CheckpointMismatchError
+from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.streaming.files import open_files
+
+
+class SparkFolder:
+    """A checkpoint as Spark leaves it on a local disk."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def metadata(self, content: str) -> None:
+        self.root.mkdir(exist_ok=True)
+        (self.root / "metadata").write_text(content)
+        (self.root / ".metadata.crc").write_bytes(b"crc")
+
+    def log(self, folder: str, *epochs: int) -> None:
+        (self.root / folder).mkdir(parents=True, exist_ok=True)
+        for epoch in epochs:
+            (self.root / folder / str(epoch)).write_text("v1\n{}")
+            (self.root / folder / f".{epoch}.crc").write_bytes(b"crc")
+
+    def touch(self, path: str) -> None:
+        (self.root / path).write_text("")
+
+    def read(self) -> Checkpoint:
+        return read_checkpoint(str(self.root), open_files(str(self.root)))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SparkFolder:
+    return SparkFolder(tmp_path / "checkpoint")
+
+
+def test_a_checkpoint_that_is_not_there_yet_is_empty(folder: SparkFolder) -> None:
+    assert folder.read() == Checkpoint(str(folder.root))
+    assert folder.read().in_flight is None
+
+
+def test_reads_id_planned_and_committed(folder: SparkFolder) -> None:
+    folder.metadata('{"id":"7f3c"}')
+    folder.log("offsets", 0, 1, 2)
+    folder.log("commits", 0, 1)
+    assert folder.read() == Checkpoint(str(folder.root), "7f3c", planned=2, committed=1)
+    assert folder.read().in_flight == 2
+
+
+def test_nothing_is_in_flight_once_the_newest_epoch_is_done(folder: SparkFolder) -> None:
+    folder.metadata('{"id":"7f3c"}')
+    folder.log("offsets", 4)
+    folder.log("commits", 4)
+    assert folder.read().in_flight is None
+
+
+def test_epochs_are_numbers_and_not_texts(folder: SparkFolder) -> None:
+    folder.log("offsets", 9, 10, 100)
+    folder.log("commits", 9, 10)
+    seen = folder.read()
+    assert (seen.planned, seen.committed) == (100, 10)
+
+
+@pytest.mark.parametrize(
+    "neighbour", [".12.crc", ".12.5e1f.tmp", "12.compact", ".12.compact.crc", "12.tmp", "_12"]
+)
+def test_what_spark_leaves_beside_the_numbers_is_no_epoch(
+    folder: SparkFolder, neighbour: str
+) -> None:
+    for name in ("offsets", "commits"):
+        folder.log(name, 3)
+        folder.touch(f"{name}/{neighbour}")
+    seen = folder.read()
+    assert (seen.planned, seen.committed) == (3, 3)
+
+
+def test_a_planned_first_epoch_without_a_commit_log_is_in_flight(folder: SparkFolder) -> None:
+    folder.metadata('{"id":"7f3c"}')
+    folder.log("offsets", 0)
+    assert folder.read() == Checkpoint(str(folder.root), "7f3c", planned=0, committed=-1)
+    assert folder.read().in_flight == 0
+
+
+def test_logs_without_metadata_have_no_id(folder: SparkFolder) -> None:
+    folder.log("offsets", 5)
+    folder.log("commits", 5)
+    assert folder.read() == Checkpoint(str(folder.root), None, planned=5, committed=5)
+
+
+@pytest.mark.parametrize("content", ["", '{"id":', "{}", "[]", '"text"', "null"])
+def test_damaged_metadata_is_refused_with_the_place_and_the_way_out(
+    folder: SparkFolder, content: str
+) -> None:
+    folder.metadata(content)
+    with pytest.raises(CheckpointMismatchError, match="restore the file, or start") as caught:
+        folder.read()
+    assert str(folder.root) in str(caught.value)
+
+
+def test_commits_are_listed_before_offsets() -> None:
+    """A live query must look in doubt rather than done; see the comment in the module."""
+    asked: list[str] = []
+
+    class Moving:
+        def read(self, path: str) -> bytes | None:
+            return b'{"id": "x"}'
+
+        def names(self, path: str) -> list[str]:
+            asked.append(path)
+            return ["0"] if len(asked) == 1 else ["0", "1"]
+
+        def write(self, path: str, content: bytes) -> None:
+            raise AssertionError("a checkpoint is Spark's alone")
+
+    assert read_checkpoint("/cp", Moving()).in_flight == 1
+    assert asked == ["commits", "offsets"]

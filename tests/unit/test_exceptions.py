@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_lance import exceptions
+from airflow_provider_lance.exceptions import (
+    LanceStreamError,
+    TerminalError,
+    TransientError,
+    error_class,
+)
+
+ERRORS = [
+    member
+    for member in vars(exceptions).values()
+    if isinstance(member, type) and issubclass(member, LanceStreamError)
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+def test_every_error_is_found_by_its_name(error: type[LanceStreamError]) -> None:
+    assert error_class(error.__name__) is error
+
+
+@pytest.mark.parametrize("name", ["", "ValueError", "fencederror", "StreamingQueryException"])
+def test_a_name_of_no_error_here_is_the_root(name: str) -> None:
+    assert error_class(name) is LanceStreamError
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.__name__)
+def test_the_docstring_is_the_message_unless_there_is_one(error: type[LanceStreamError]) -> None:
+    assert str(error()) == str(error.__doc__).splitlines()[0]
+    assert str(error()).endswith(".")
+    assert str(error("epoch 7 is gone")) == "epoch 7 is gone"
+
+
+def test_each_error_is_either_terminal_or_transient() -> None:
+    branches = {LanceStreamError, TerminalError, TransientError}
+    for error in set(ERRORS) - branches:
+        assert issubclass(error, TerminalError) != issubclass(error, TransientError), error
+
+
+def test_what_is_public_is_sorted_and_complete() -> None:
+    assert exceptions.__all__ == sorted(exceptions.__all__)
+    assert set(exceptions.__all__) == {error.__name__ for error in ERRORS} | {"error_class"}
+
+
+def test_imports_nothing_because_it_is_shipped() -> None:
+    tree = ast.parse(Path(str(exceptions.__file__)).read_text())
+    imported = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert [getattr(node, "module", None) for node in imported] == ["__future__"]

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import ClassVar
+
+import pytest
+
+from airflow_provider_lance.streaming.history import (
+    WatermarkReader,
+    exact_watermark,
+    find_epoch,
+)
+from airflow_provider_lance.streaming.memory import MemoryDataset, MemoryDatasetPort
+from airflow_provider_lance.streaming.port import Configure
+from airflow_provider_lance.streaming.view import Policy
+from tests.support.drivers import QUERY, QUICK, SparkLike, twin_world
+
+
+class CountingPort(MemoryDatasetPort):
+    """Counts how often each version's transaction is read."""
+
+    reads: ClassVar[Counter[int]] = Counter()
+
+    def latest(self) -> CountingPort:
+        return CountingPort(self._dataset, self._dataset.version)
+
+    def properties(self, version: int) -> Mapping[str, str] | None:
+        self.reads[version] += 1
+        return super().properties(version)
+
+
+@pytest.fixture
+def dataset() -> MemoryDataset:
+    return MemoryDataset()
+
+
+@pytest.fixture
+def port(dataset: MemoryDataset) -> CountingPort:
+    CountingPort.reads = Counter()
+    return CountingPort(dataset, dataset.version)
+
+
+def driver(dataset: MemoryDataset, log: dict[str, int], every: int = 10) -> SparkLike:
+    policy = Policy(watermark_every=every, backoff=QUICK)
+    return SparkLike(twin_world(dataset), log, policy=policy)
+
+
+def test_a_query_that_is_not_there_costs_no_read(port: CountingPort) -> None:
+    mark = exact_watermark(port, QUERY)
+    assert (mark.epoch, mark.version, mark.committed_at, mark.stamps) == (-1, 1, None, ())
+    assert not port.reads
+
+
+def test_each_version_is_read_once_however_often_one_asks(
+    dataset: MemoryDataset, port: CountingPort
+) -> None:
+    running = driver(dataset, {})
+    reader = WatermarkReader(port, QUERY)
+    for n in range(25):
+        running.step()
+        assert reader.read().epoch == n
+        assert reader.read().version == dataset.version
+    assert set(port.reads.values()) == {1}
+
+
+def test_a_reader_that_comes_late_reads_only_what_is_not_folded(
+    dataset: MemoryDataset, port: CountingPort
+) -> None:
+    running = driver(dataset, {})
+    for _ in range(13):
+        running.step()
+    mark = WatermarkReader(port, QUERY).read()
+    assert mark.epoch == 12
+    assert [stamp.epoch_id for stamp in mark.stamps] == [10, 11, 12]
+    assert sorted(port.reads) == list(range(dataset.version - 3, dataset.version + 1))
+
+
+def test_folds_leave_the_number_as_it_was(dataset: MemoryDataset, port: CountingPort) -> None:
+    running = driver(dataset, {}, every=2)
+    reader = WatermarkReader(port, QUERY)
+    seen = []
+    for _ in range(6):
+        running.step()
+        seen.append(reader.read().epoch)
+    assert seen == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_released_query_is_read_from_its_config_alone(
+    dataset: MemoryDataset, port: CountingPort
+) -> None:
+    running = driver(dataset, {})
+    for _ in range(3):
+        running.step()
+    assert running.committer.release()
+    for n in range(20):
+        dataset.open().commit(Configure({"user.key": str(n)}))
+    mark = exact_watermark(port.latest(), QUERY)
+    assert (mark.epoch, mark.version, mark.stamps, mark.missing) == (2, dataset.version, (), 0)
+    assert mark.committed_at is not None
+    assert not port.reads
+
+
+def test_a_reader_follows_over_release_and_the_next_claim(
+    dataset: MemoryDataset, port: CountingPort
+) -> None:
+    log: dict[str, int] = {}
+    reader = WatermarkReader(port, QUERY)
+    for n in range(3):
+        running = driver(dataset, log)
+        running.step()
+        assert reader.read().epoch == n
+        assert running.committer.release()
+        assert reader.read().epoch == n
+    assert max(port.reads.values()) == 1
+
+
+def test_a_new_generation_forgets_the_old_numbers(
+    dataset: MemoryDataset, port: CountingPort
+) -> None:
+    old = driver(dataset, {})
+    for _ in range(4):
+        old.step()
+    reader = WatermarkReader(port, QUERY)
+    assert reader.read().epoch == 3
+    anew = SparkLike(
+        twin_world(dataset),
+        {},
+        checkpoint_id="other",
+        policy=Policy(new_generation=True, backoff=QUICK),
+    )
+    anew.step()
+    mark = reader.read()
+    assert mark.epoch == 0
+    assert [stamp.generation for stamp in mark.stamps] == [1]
+    assert exact_watermark(dataset.open(), QUERY).epoch == 0
+
+
+def test_versions_that_were_cleaned_up_are_counted(
+    dataset: MemoryDataset, port: CountingPort
+) -> None:
+    running = driver(dataset, {})
+    for _ in range(5):  # versions 2 (claim) to 7, folded up to 1
+        running.step()
+    dataset.clean_up(5)
+    mark = exact_watermark(port.latest(), QUERY)
+    assert (mark.epoch, mark.missing) == (4, 3)
+    assert [stamp.epoch_id for stamp in mark.stamps] == [2, 3, 4]
+
+
+def test_what_was_read_before_the_cleanup_is_not_missing(
+    dataset: MemoryDataset, port: CountingPort
+) -> None:
+    running = driver(dataset, {})
+    reader = WatermarkReader(port, QUERY)
+    for _ in range(5):
+        running.step()
+    reader.read()
+    dataset.clean_up(dataset.version)
+    running.step()
+    mark = reader.read()
+    assert (mark.epoch, mark.missing) == (5, 0)
+
+
+def test_a_fold_closes_the_gap_below_it(dataset: MemoryDataset, port: CountingPort) -> None:
+    running = driver(dataset, {})
+    reader = WatermarkReader(port, QUERY)
+    for _ in range(9):
+        running.step()
+    dataset.clean_up(5)
+    assert reader.read().missing == 3
+    running.step()
+    assert reader.read().missing == 0
+
+
+def test_another_querys_epochs_do_not_count(dataset: MemoryDataset) -> None:
+    SparkLike(twin_world(dataset), {}).step()
+    other: dict[str, int] = {}
+    for _ in range(3):
+        SparkLike(twin_world(dataset), other, query_id="other").step()
+    assert exact_watermark(dataset.open(), QUERY).epoch == 0
+    assert exact_watermark(dataset.open(), "other").epoch == 2
+
+
+def test_ones_own_epoch_is_found_and_only_after_the_given_version(dataset: MemoryDataset) -> None:
+    running = driver(dataset, {})
+    running.step()
+    running.step()
+    owner = running.committer.owner
+    assert owner is not None
+    port = dataset.open()
+    found = find_epoch(port, QUERY, owner, 1, after=1)
+    assert found is not None
+    assert (found.epoch_id, found.version) == (1, port.version)
+    assert find_epoch(port, QUERY, owner, 1, after=port.version) is None
+    assert find_epoch(port, QUERY, owner, 2, after=1) is None
+    assert find_epoch(port, "other", owner, 1, after=1) is None
+
+
+def test_the_same_epoch_by_another_owner_is_no_answer(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    first = driver(dataset, log)
+    first.step()
+    owner = first.committer.owner
+    assert owner is not None
+    driver(dataset, log).step()  # token 2 commits epoch 1
+    assert find_epoch(dataset.open(), QUERY, owner, 1, after=1) is None

@@ -1,0 +1,263 @@
+"""Random drivers, faults and crashes over the twin: the dataset always holds whole epochs, once.
+
+What Spark does to the protocol is modelled as strictly as Spark does it: a planned epoch is
+replayed by whoever starts next, and nobody plans an epoch that is in the log of planned ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from airflow_provider_lance.exceptions import (
+    CommitStateUnknownError,
+    DatasetNotFoundError,
+    FencedError,
+    HistoryGapError,
+    LanceStreamError,
+)
+from airflow_provider_lance.streaming.epoch import OutputMode
+from airflow_provider_lance.streaming.memory import Fault, MemoryDataset
+from airflow_provider_lance.streaming.refusal import OnHistoryGap
+from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.streaming.view import Policy
+from tests.support.drivers import QUERY, QUICK, SparkLike, epoch_rows, twin_world
+
+FIXED = settings(
+    max_examples=1200,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+SEARCH = settings(FIXED, phases=[Phase.generate], print_blob=False)
+
+Meanwhile = tuple[Step, str] | None
+MEANWHILE = st.none() | st.tuples(
+    st.sampled_from(list(Step)),
+    st.sampled_from(["crash", "steal", "stale", "compact", "clean up", "stop"]),
+)
+
+
+class Crash(BaseException):
+    """The process is gone: nothing below may catch it."""
+
+
+class PlannedByAnotherError(Exception):
+    """Spark's own refusal: this epoch is in the log of planned epochs already."""
+
+
+class Driver(SparkLike):
+    """Reaches each step with an ear for what happens meanwhile."""
+
+    def __init__(self, machine: Protocol, policy: Policy) -> None:
+        self.reported = -1
+        super().__init__(
+            twin_world(machine.dataset),
+            machine.log,
+            run_id=f"run-{machine.started}",
+            policy=policy,
+            mode=machine.mode,
+            on_step=machine.on_step,
+        )
+        self._replays = self.look().in_flight
+
+    def step_in_spark(self, *, crash_before_log: bool) -> int:
+        epoch_id = self.next
+        assert epoch_id is not None
+        if epoch_id != self._replays and self.log.get("planned", -1) >= epoch_id:
+            raise PlannedByAnotherError
+        logged = self.log.get("committed", -1)
+        self.step(rows_of(epoch_id, self.mode))
+        if crash_before_log and self.log["committed"] == epoch_id:
+            self.log["committed"] = min(logged, epoch_id)
+        return epoch_id
+
+
+def rows_of(epoch_id: int, mode: OutputMode) -> list[dict[str, int]]:
+    if mode is OutputMode.APPEND:
+        return epoch_rows(epoch_id)
+    return [{"id": key, "epoch": epoch_id} for key in range(epoch_id, epoch_id + 3)]
+
+
+def after(epoch_id: int, mode: OutputMode) -> Counter[tuple[int, int]]:
+    """Return the rows (id, epoch) of a dataset that has every epoch up to one, once each."""
+    rows = [row for n in range(epoch_id + 1) for row in rows_of(n, mode)]
+    if mode is OutputMode.UPDATE:
+        rows = list({row["id"]: row for row in rows}.values())
+    return Counter((row["id"], row["epoch"]) for row in rows)
+
+
+class Protocol(RuleBasedStateMachine):
+    """One query, one checkpoint, up to three drivers that each believe the query is theirs."""
+
+    barrier = True
+    accepted: tuple[type[LanceStreamError], ...] = (
+        FencedError,
+        HistoryGapError,
+        CommitStateUnknownError,
+        DatasetNotFoundError,  # the twin's own word for a handle whose version was cleaned up
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dataset = self.new_dataset()
+        self.log: dict[str, int] = {}
+        self.mode = OutputMode.APPEND
+        self.drivers: list[Driver] = []
+        self.meanwhile: Meanwhile = None
+        self.reported = -1
+        self.started = 0
+
+    def new_dataset(self) -> MemoryDataset:
+        return MemoryDataset()
+
+    @initialize(mode=st.sampled_from([OutputMode.APPEND, OutputMode.UPDATE]))
+    def choose(self, mode: OutputMode) -> None:
+        self.mode = mode
+
+    # ------------------------------------------------------------------------------- drivers
+
+    @precondition(lambda self: len(self.drivers) < 3)
+    @rule(every=st.sampled_from([1, 2, 10]))
+    def start(self, every: int) -> None:
+        self.started += 1
+        policy = Policy(watermark_every=every, backoff=QUICK, barrier=self.barrier)
+        try:
+            driver = Driver(self, policy)
+        except HistoryGapError:
+            driver = Driver(self, replace(policy, on_history_gap=self.truth()))
+        self.drivers.append(driver)
+
+    def truth(self) -> OnHistoryGap:
+        """Return what a person who looks into the dataset finds of the epoch in doubt."""
+        doubtful = self.log["planned"]
+        landed = any(row["epoch"] == doubtful for row in self.dataset.rows())
+        return OnHistoryGap(doubtful, landed)
+
+    @precondition(lambda self: self.drivers)
+    @rule(
+        which=st.integers(0, 2), crash_before_log=st.integers(0, 4).map(bool), meanwhile=MEANWHILE
+    )
+    def commit(self, which: int, crash_before_log: bool, meanwhile: Meanwhile) -> None:
+        driver = self.drivers[which % len(self.drivers)]
+        self.meanwhile = meanwhile
+        self.step(driver, crash_before_log=not crash_before_log)
+        self.meanwhile = None
+
+    def step(self, driver: Driver, *, crash_before_log: bool = False) -> None:
+        try:
+            if driver.committer.stop_requested(poll=True):
+                self.end(driver, release=True)
+                return
+            epoch_id = driver.step_in_spark(crash_before_log=crash_before_log)
+        except Crash:
+            self.end(driver, release=False)
+        except PlannedByAnotherError:
+            self.end(driver, release=True)
+        except self.accepted:
+            # The job releases after every end that it lives to see.
+            self.end(driver, release=True)
+        else:
+            self.reported = max(self.reported, epoch_id)
+            if crash_before_log:
+                self.end(driver, release=False)
+
+    def end(self, driver: Driver, *, release: bool) -> None:
+        if driver in self.drivers:
+            self.drivers.remove(driver)
+        if release:
+            with suppress(Crash):
+                driver.committer.release()
+
+    @precondition(lambda self: self.drivers)
+    @rule(which=st.integers(0, 2), meanwhile=MEANWHILE)
+    def release(self, which: int, meanwhile: Meanwhile) -> None:
+        self.meanwhile = meanwhile
+        self.end(self.drivers[which % len(self.drivers)], release=True)
+        self.meanwhile = None
+
+    # ------------------------------------------------------------------------------ the world
+
+    @rule(fault=st.sampled_from(list(Fault)), commits=st.integers(0, 4))
+    def break_the_store(self, fault: Fault, commits: int) -> None:
+        self.dataset.faults = [None] * commits + [fault]
+
+    @rule()
+    def compact(self) -> None:
+        faults, self.dataset.faults = self.dataset.faults, []
+        self.dataset.compact()
+        self.dataset.faults = faults
+
+    @rule(keep=st.integers(0, 3))
+    def clean_up(self, keep: int) -> None:
+        self.dataset.clean_up(self.dataset.version - keep)
+
+    @rule()
+    def stop(self) -> None:
+        with suppress(CommitStateUnknownError):
+            request_stop(self.dataset.open(), QUERY, QUICK)
+
+    def on_step(self, step: Step) -> None:
+        if self.meanwhile is None or self.meanwhile[0] is not step:
+            return
+        (_, what), self.meanwhile = self.meanwhile, None
+        if what == "crash":
+            raise Crash
+        happens: dict[str, Callable[[], Any]] = {
+            "steal": self.steal,
+            "stale": lambda: self.step(self.drivers[0]) if self.drivers else None,
+            "compact": self.compact,
+            "clean up": lambda: self.clean_up(0),
+            "stop": self.stop,
+        }
+        happens[what]()
+
+    def steal(self) -> None:
+        self.start(10)
+        self.step(self.drivers[-1])
+
+    # ------------------------------------------------------------------------------ the claim
+
+    @invariant()
+    def the_dataset_holds_whole_epochs_once(self) -> None:
+        found = Counter((row["id"], row["epoch"]) for row in self.dataset.rows())
+        twice = sorted(row for row, count in found.items() if count > 1)
+        assert not twice, f"twice: {twice}"
+        candidates = range(self.reported, self.log.get("planned", -1) + 1)
+        assert any(found == after(n, self.mode) for n in candidates), (
+            f"neither of the epochs {candidates} fits: {sorted(found)}"
+        )
+
+
+class WithoutBarrier(Protocol):
+    """The control: the same random life must show what the barrier is for."""
+
+    barrier = False
+
+
+def test_whatever_happens_the_dataset_holds_whole_epochs_once() -> None:
+    run_state_machine_as_test(Protocol, settings=FIXED)
+
+
+def test_control_without_the_barrier_the_same_search_finds_a_doubled_row() -> None:
+    with pytest.raises(AssertionError, match="twice"):
+        run_state_machine_as_test(WithoutBarrier, settings=settings(SEARCH, max_examples=2000))

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_lance.exceptions import (
+    CheckpointMismatchError,
+    FencedError,
+    HistoryGapError,
+    SpecError,
+    TerminalError,
+)
+from airflow_provider_lance.streaming.checkpoint import Checkpoint
+from airflow_provider_lance.streaming.decision import Decision
+from airflow_provider_lance.streaming.epoch import (
+    Driver,
+    Owner,
+    OwnerState,
+    QueryState,
+    Watermark,
+)
+from airflow_provider_lance.streaming.refusal import OnHistoryGap, refuse
+
+OWNER = Owner(
+    token=9,
+    state=OwnerState.ACTIVE,
+    generation=0,
+    driver=Driver("run-b", "recorded-id", "s3://lake/recorded", host="node-7"),
+    time="2026-01-02T03:04:05.678+00:00",
+)
+CHECKPOINT = Checkpoint("s3://lake/mine", "my-id", planned=42, committed=41)
+
+
+def refusal(
+    decision: Decision, *, owner: Owner | None = OWNER, checkpoint: Checkpoint = CHECKPOINT
+) -> TerminalError:
+    with pytest.raises(TerminalError) as caught:
+        refuse(
+            decision,
+            state=QueryState("orders", 77, owner, watermark=39, folded_version=60),
+            uri="s3://lake/t.lance",
+            checkpoint=checkpoint,
+            watermark=Watermark(40, 77, None, missing=5),
+            held_token=8,
+        )
+    return caught.value
+
+
+SAID = {
+    Decision.FENCED: (
+        FencedError,
+        ["token 9", "active", "run-b", "node-7", "2026-01-02T03:04:05", "token 8"],
+        ["nothing to do", "queryId of its own"],
+    ),
+    Decision.CHECKPOINT_FOREIGN: (
+        CheckpointMismatchError,
+        ["recorded-id", "s3://lake/recorded", "watermark 40", "s3://lake/mine", "id my-id"],
+        ["checkpointLocation", "new queryId", "onCheckpointChange=newGeneration"],
+    ),
+    Decision.CHECKPOINT_STALE: (
+        CheckpointMismatchError,
+        ["epoch 40", "s3://lake/mine", "no epoch after 42"],
+        ["newest copy", "new queryId", "onCheckpointChange=newGeneration"],
+    ),
+    Decision.DATASET_FOREIGN: (
+        CheckpointMismatchError,
+        ["s3://lake/mine", "my-id", "up to 41", "version 77"],
+        ["uri and queryId", "new checkpointLocation", "onCheckpointChange=newGeneration"],
+    ),
+    Decision.HISTORY_GAP: (
+        HistoryGapError,
+        ["epoch 42", "5 of the versions", "after 60"],
+        ["onHistoryGap=committed:42", "onHistoryGap=missing:42"],
+    ),
+}
+GOES_ON = set(Decision) - set(SAID)
+
+
+@pytest.mark.parametrize("decision", list(SAID), ids=str)
+def test_a_refusal_says_what_was_seen_and_what_to_type(decision: Decision) -> None:
+    kind, seen, ways_out = SAID[decision]
+    error = refusal(decision)
+    assert type(error) is kind
+    expected = ["'orders'", "s3://lake/t.lance", *seen, *ways_out]
+    assert [words for words in expected if words not in str(error)] == []
+
+
+@pytest.mark.parametrize("decision", sorted(GOES_ON), ids=str)
+def test_a_decision_to_go_on_refuses_nothing(decision: Decision) -> None:
+    refuse(
+        decision,
+        state=QueryState("orders", 1),
+        uri="s3://lake/t.lance",
+        checkpoint=CHECKPOINT,
+        watermark=Watermark(-1, 1, None),
+        held_token=None,
+    )
+
+
+def test_the_decisions_that_go_on_are_these_three() -> None:
+    assert {each.value for each in GOES_ON} == {"FULL_COMMIT", "SKIP_REPLAY", "RECOVERY_TXN2_ONLY"}
+
+
+def test_fenced_by_an_owner_record_that_is_gone_says_so() -> None:
+    assert "nobody: its owner record is gone" in str(refusal(Decision.FENCED, owner=None))
+
+
+def test_a_deleted_checkpoint_is_called_none_yet() -> None:
+    empty = Checkpoint("s3://lake/mine")
+    message = str(refusal(Decision.CHECKPOINT_FOREIGN, checkpoint=empty))
+    assert "s3://lake/mine has no checkpoint yet" in message
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("fail", OnHistoryGap()),
+        ("committed:0", OnHistoryGap(0, True)),
+        ("missing:17", OnHistoryGap(17, False)),
+    ],
+)
+def test_an_answer_is_read(text: str, answer: OnHistoryGap) -> None:
+    assert OnHistoryGap.parse(text) == answer
+
+
+@pytest.mark.parametrize("text", ["", "FAIL", "committed", "missing:", "missing:x", "missing:1 "])
+def test_an_answer_in_another_form_is_refused_with_the_forms(text: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        OnHistoryGap.parse(text)
+    assert repr(text) in str(caught.value)
+    assert "use 'fail', 'committed:<epoch>' or 'missing:<epoch>'" in str(caught.value)
+
+
+def test_an_answer_is_for_the_epoch_it_names_and_no_other() -> None:
+    assert OnHistoryGap(17).names(17)
+    assert not OnHistoryGap(17).names(18)
+    assert not OnHistoryGap().names(17)

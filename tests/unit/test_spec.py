@@ -1,0 +1,383 @@
+from __future__ import annotations
+
+import json
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.epoch import OutputMode
+from airflow_provider_lance.streaming.refusal import OnHistoryGap
+from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec, SinkOptions, Source
+
+SECRET = "v3ry-s3cret"
+SINK = {"uri": "s3://lake/t.lance", "queryId": "orders", "checkpointLocation": "s3://lake/cp"}
+UPSERT = {"outputMode": "update", "mergeKeys": "id"}
+JOB = {"launchId": "launch", "sink": SINK, "source": {"format": "rate"}}
+
+
+def sink(**options: Any) -> SinkOptions:
+    return SinkOptions.parse(SINK | options)
+
+
+def job(**parts: Any) -> JobSpec:
+    return JobSpec.parse(JOB | parts)
+
+
+# ------------------------------------------------------------------------------- sink options
+
+
+def test_the_defaults_of_the_sink() -> None:
+    assert sink() == SinkOptions(
+        uri="s3://lake/t.lance",
+        query_id="orders",
+        checkpoint_location="s3://lake/cp",
+        output_mode=OutputMode.APPEND,
+        merge_keys=(),
+        delete_when=None,
+        update_as_append=False,
+        small_epoch_rows=20_000,
+        target_rows_per_fragment=1_048_576,
+        watermark_every=10,
+        create_if_missing=False,
+        vector_sizes={},
+        new_generation=False,
+        on_history_gap=OnHistoryGap(),
+        storage_options={},
+    )
+
+
+GOOD: list[tuple[dict[str, Any], str, Any]] = [
+    ({"uri": "/data/t.lance/"}, "uri", "/data/t.lance"),
+    ({"checkpointLocation": "file:/cp/"}, "checkpoint_location", "file:/cp"),
+    ({"outputMode": "Complete"}, "output_mode", OutputMode.COMPLETE),
+    (UPSERT | {"mergeKeys": "a, b,"}, "merge_keys", ("a", "b")),
+    (UPSERT | {"mergeKeys": ["a", " b "]}, "merge_keys", ("a", "b")),
+    (UPSERT | {"deleteWhen": "op = 'D'"}, "delete_when", "op = 'D'"),
+    ({"outputMode": "update", "updateAsAppend": "TRUE"}, "update_as_append", True),
+    ({"smallEpochRows": 0}, "small_epoch_rows", 0),
+    ({"smallEpochRows": "0"}, "small_epoch_rows", 0),
+    ({"smallEpochRows": "12"}, "small_epoch_rows", 12),
+    ({"targetRowsPerFragment": "7"}, "target_rows_per_fragment", 7),
+    ({"watermarkEvery": 1}, "watermark_every", 1),
+    ({"createIfMissing": True}, "create_if_missing", True),
+    ({"createIfMissing": "false"}, "create_if_missing", False),
+    ({"vectorSizes": "v:3, w:768"}, "vector_sizes", {"v": 3, "w": 768}),
+    ({"vectorSizes": {"a:b": "4"}}, "vector_sizes", {"a:b": 4}),
+    ({"onCheckpointChange": "newGeneration"}, "new_generation", True),
+    ({"onCheckpointChange": "fail"}, "new_generation", False),
+    ({"onHistoryGap": "fail"}, "on_history_gap", OnHistoryGap()),
+    ({"onHistoryGap": "committed:7"}, "on_history_gap", OnHistoryGap(7, True)),
+    ({"onHistoryGap": "missing:7"}, "on_history_gap", OnHistoryGap(7, False)),
+    (
+        {"storageOptions": {"allow_http": True, "timeout": 5}},
+        "storage_options",
+        {"allow_http": "true", "timeout": "5"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "name", "value"), GOOD)
+def test_a_good_form_is_read(given: dict[str, Any], name: str, value: Any) -> None:
+    assert getattr(sink(**given), name) == value
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"uri": "data/t.lance"}, "uri must be an absolute path or a URI"),
+    ({"uri": 7}, "uri must be a text"),
+    ({"uri": " "}, "uri must be a text"),
+    ({"uri": None}, "uri is missing"),
+    ({"checkpointLocation": "cp"}, "checkpointLocation must be an absolute path"),
+    ({"checkpointLocation": None}, "checkpointLocation is missing"),
+    ({"queryId": None}, "queryId is missing"),
+    ({"queryId": "a b"}, "queryId 'a b' cannot be part of a config key"),
+    ({"outputMode": "upsert"}, "outputMode must be one of 'append', 'complete', 'update', got"),
+    (UPSERT | {"mergeKeys": 7}, "mergeKeys must be a list of column names"),
+    (UPSERT | {"mergeKeys": ["a", 7]}, "mergeKeys must be a list of column names"),
+    (UPSERT | {"mergeKeys": "a,a"}, "mergeKeys must be a list that names each column once"),
+    (UPSERT | {"deleteWhen": ""}, "deleteWhen must be a text"),
+    ({"updateAsAppend": "yes"}, "updateAsAppend must be true or false, got 'yes'"),
+    ({"updateAsAppend": 1}, "updateAsAppend must be true or false, got 1"),
+    ({"smallEpochRows": -1}, "smallEpochRows must be a whole number"),
+    ({"smallEpochRows": False}, "smallEpochRows must be a whole number"),
+    ({"targetRowsPerFragment": 0}, "targetRowsPerFragment must be a whole number of 1 or more"),
+    ({"targetRowsPerFragment": 1.5}, "targetRowsPerFragment must be a whole number"),
+    ({"watermarkEvery": "0"}, "watermarkEvery must be a whole number of 1 or more, got '0'"),
+    ({"watermarkEvery": True}, "watermarkEvery must be a whole number"),
+    ({"createIfMissing": "maybe"}, "createIfMissing must be true or false"),
+    ({"vectorSizes": "v"}, "vectorSizes must be a whole number"),
+    ({"vectorSizes": {"v": 0}}, "vectorSizes must be a whole number"),
+    ({"vectorSizes": 7}, "vectorSizes must be a mapping of column to vector size"),
+    ({"onCheckpointChange": "ignore"}, "onCheckpointChange must be 'fail' or 'newGeneration'"),
+    ({"onHistoryGap": "skip"}, "onHistoryGap='skip': use 'fail', 'committed:<epoch>'"),
+    ({"onHistoryGap": "committed:"}, "onHistoryGap='committed:'"),
+    ({"onHistoryGap": "missing:-1"}, "onHistoryGap='missing:-1'"),
+    ({"storageOptions": "key=value"}, "storageOptions must be a mapping of texts"),
+    ({"storageOptions": {"key": None}}, "storageOptions must be a mapping of texts"),
+    ({"storageOptions": {"key": ["a"]}}, "storageOptions must be a mapping of texts"),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), BAD)
+def test_a_bad_form_is_refused_by_its_name(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        sink(**given)
+    assert message in str(caught.value)
+
+
+def test_every_option_of_the_sink_has_a_good_and_a_bad_form_above() -> None:
+    names = {*sink().to_json(), "deleteWhen"}
+    assert names == {name for row in GOOD for name in row[0]} | {"queryId"}
+    assert names == {name for row in BAD for name in row[0]}
+
+
+def test_unknown_names_are_listed_beside_the_valid_ones() -> None:
+    with pytest.raises(SpecError) as caught:
+        sink(mergeKey="id", Uri="/x")
+    text = str(caught.value)
+    assert "unknown ['Uri', 'mergeKey']" in text
+    assert all(repr(name) in text for name in sink().to_json())
+
+
+APPENDED = {"outputMode": "update", "updateAsAppend": True}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"outputMode": "update"}, ["needs one of two", "mergeKeys", "updateAsAppend=true"]),
+        ({"mergeKeys": "id"}, ["mergeKeys belongs to outputMode=update", "outputMode=append"]),
+        (UPSERT | APPENDED, ["mergeKeys belongs to outputMode=update", "updateAsAppend=true"]),
+        ({"updateAsAppend": True}, ["updateAsAppend belongs to outputMode=update", "=append"]),
+        ({"deleteWhen": "op = 'D'"}, ["deleteWhen needs mergeKeys"]),
+        (APPENDED | {"deleteWhen": "op = 'D'"}, ["deleteWhen needs mergeKeys"]),
+    ],
+)
+def test_options_that_contradict_are_refused_with_both(
+    given: dict[str, Any], said: list[str]
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        sink(**given)
+    assert [words for words in said if words not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "mode"),
+    [
+        ({}, OutputMode.APPEND),
+        ({"outputMode": "complete"}, OutputMode.COMPLETE),
+        (UPSERT, OutputMode.UPDATE),
+        (APPENDED, OutputMode.APPEND),
+    ],
+)
+def test_how_an_epoch_is_committed(given: dict[str, Any], mode: OutputMode) -> None:
+    assert sink(**given).commit_mode is mode
+
+
+# ----------------------------------------------------------------------------- source and job
+
+
+def test_a_source_is_a_format_with_options_and_a_schema() -> None:
+    given = {"format": "kafka", "options": {"startingOffsets": "earliest"}, "schema": "a INT"}
+    assert Source.parse(given) == Source(
+        format="kafka", options={"startingOffsets": "earliest"}, schema="a INT"
+    )
+    assert Source.parse({"format": "rate"}) == Source(format="rate", options={}, schema=None)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "source: format is missing"),
+        ({"format": ""}, "source: format must be a text"),
+        ({"format": "rate", "option": {}}, r"source: unknown \['option'\]; valid names are"),
+        ({"format": "rate", "options": ["a"]}, "source: options must be a mapping of texts"),
+        ({"format": "rate", "schema": ["a"]}, "source: schema must be a text"),
+        ("rate", "source: expected a mapping of options, got str"),
+    ],
+)
+def test_a_source_that_cannot_be_read_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        job(source=given)
+
+
+def test_the_defaults_of_a_job() -> None:
+    spec = job()
+    assert (spec.trigger, spec.sql, spec.dataframe, spec.arguments) == (
+        AVAILABLE_NOW,
+        None,
+        None,
+        {},
+    )
+
+
+@pytest.mark.parametrize("trigger", ["availableNow", "10 seconds", "1 minute", "500 milliseconds"])
+def test_good_triggers(trigger: str) -> None:
+    assert job(trigger=trigger).trigger == trigger
+
+
+def test_a_users_function_takes_arguments_and_no_sql() -> None:
+    spec = job(source=None, dataframe="my.streams:orders", arguments={"path": "/x", "limit": 3})
+    assert spec.dataframe == "my.streams:orders"
+    assert spec.arguments == {"path": "/x", "limit": "3"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"launchId": None}, "launchId is missing"),
+        ({"launchId": ""}, "launchId must be a name of letters"),
+        ({"launchId": "../up"}, "launchId must be a name of letters"),
+        ({"sink": None}, "sink is missing"),
+        ({"sink": "s3://x"}, "sink options: expected a mapping of options, got str"),
+        ({"source": None}, "either source .* or dataframe .*, not neither"),
+        ({"dataframe": "m:f"}, "not both"),
+        ({"source": None, "dataframe": "m:f", "sql": "SELECT 1"}, "sql goes with source"),
+        ({"sql": " "}, "sql must be a text"),
+        ({"dataframe": "module.function"}, "dataframe must be 'module:function'"),
+        ({"arguments": "a=b"}, "arguments must be a mapping of texts"),
+        ({"trigger": "continuous"}, "trigger must be 'availableNow' or an interval"),
+        ({"trigger": "1 fortnight"}, "trigger must be 'availableNow' or an interval"),
+        ({"trigger": {"once": True}}, "trigger must be 'availableNow' or an interval"),
+        ({"triger": "x", "Sql": "y"}, r"unknown \['Sql', 'triger'\]; valid names are .*'trigger'"),
+    ],
+)
+def test_a_job_that_cannot_be_run_is_refused(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        job(**parts)
+
+
+@pytest.mark.parametrize("text", ["", "{", "not json"])
+def test_what_is_no_json_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="job specification: not JSON"):
+        JobSpec.loads(text)
+
+
+@pytest.mark.parametrize("text", ["[]", "7", "null"])
+def test_json_that_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(SpecError, match="expected a mapping of options, got"):
+        JobSpec.loads(text)
+
+
+# --------------------------------------------------------------------------------- round trip
+
+words = st.text(string.ascii_letters + string.digits + "_-. ä", min_size=1, max_size=12).map(
+    lambda text: f"x{text.strip()}"
+)
+texts = st.text(min_size=1, max_size=20).filter(str.strip)
+mappings = st.dictionaries(words, st.text(max_size=12), max_size=3)
+locations = words.map("s3://bucket/{}".format)
+gaps = st.just("fail") | st.builds(
+    "{}:{}".format, st.sampled_from(["committed", "missing"]), st.integers(0, 10**9)
+)
+modes = st.one_of(
+    st.sampled_from([{}, {"outputMode": "complete"}]),
+    st.just({"outputMode": "update", "updateAsAppend": True}),
+    st.fixed_dictionaries(
+        {
+            "outputMode": st.just("update"),
+            "mergeKeys": st.lists(words, min_size=1, max_size=3, unique=True),
+        },
+        optional={"deleteWhen": texts},
+    ),
+)
+sinks = st.builds(
+    lambda required, optional, mode: required | optional | mode,
+    st.fixed_dictionaries(
+        {
+            "uri": locations,
+            "queryId": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True),
+            "checkpointLocation": locations,
+        }
+    ),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "smallEpochRows": st.integers(0, 10**7),
+            "targetRowsPerFragment": st.integers(1, 10**7),
+            "watermarkEvery": st.integers(1, 1000),
+            "createIfMissing": st.booleans(),
+            "vectorSizes": st.dictionaries(words, st.integers(1, 4096), max_size=2),
+            "onCheckpointChange": st.sampled_from(["fail", "newGeneration"]),
+            "onHistoryGap": gaps,
+            "storageOptions": mappings,
+        },
+    ),
+    modes,
+)
+rows_from = st.one_of(
+    st.fixed_dictionaries(
+        {
+            "source": st.fixed_dictionaries(
+                {"format": texts}, optional={"options": mappings, "schema": texts}
+            )
+        },
+        optional={"sql": texts},
+    ),
+    st.fixed_dictionaries({"dataframe": st.just("my.module:rows")}),
+)
+jobs = st.builds(
+    lambda required, rows: required | rows,
+    st.fixed_dictionaries(
+        {
+            "launchId": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True),
+            "sink": sinks,
+            "trigger": st.sampled_from([AVAILABLE_NOW, "10 seconds"]),
+            "arguments": mappings,
+        }
+    ),
+    rows_from,
+)
+
+
+@given(jobs)
+def test_a_specification_comes_back_as_it_went(given: dict[str, Any]) -> None:
+    spec = JobSpec.parse(given)
+    assert JobSpec.loads(spec.dumps()) == spec
+    assert SinkOptions.parse(spec.sink.to_json()) == spec.sink
+
+
+# ------------------------------------------------------------------------------------ secrets
+
+
+def secretive() -> dict[str, Any]:
+    return {
+        "launchId": "launch",
+        "sink": SINK | {"storageOptions": {"aws_secret_access_key": SECRET}},
+        "source": {"format": "kafka", "options": {"kafka.sasl.jaas.config": SECRET}},
+        "arguments": {"password": SECRET},
+    }
+
+
+def test_secrets_are_in_no_representation_and_in_the_file() -> None:
+    spec = JobSpec.parse(secretive())
+    assert SECRET not in f"{spec!r} {spec} {spec.sink!r} {spec.source!r}"
+    assert spec.dumps().count(SECRET) == 3
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("sink", SINK | {"storageOptions": f"aws_secret_access_key={SECRET}"}),
+        ("sink", SINK | {"storageOptions": {"key": [SECRET]}}),
+        ("source", {"format": "kafka", "options": {"password": [SECRET]}}),
+        ("source", {"format": "kafka", "options": SECRET}),
+        ("arguments", SECRET),
+        ("arguments", {"password": {"nested": SECRET}}),
+        ("sink", SINK | {"storageOptions": {"k": SECRET}, "unknown": SECRET}),
+    ],
+)
+def test_secrets_are_in_no_error_message(part: str, value: Any) -> None:
+    with pytest.raises(SpecError) as caught:
+        JobSpec.parse(secretive() | {part: value})
+    assert SECRET not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_secrets_are_in_no_message_of_broken_json() -> None:
+    with pytest.raises(SpecError) as caught:
+        JobSpec.loads(json.dumps(secretive())[:-1])
+    assert SECRET not in str(caught.value)
