@@ -81,18 +81,23 @@ def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> 
     """
     began = time.monotonic()
     sink = sink or LanceSink(spec.sink)
-    files = HadoopFiles(session, report_location(spec.sink.checkpoint_location))
-    heartbeat = Heartbeat(files, spec.launch_id, session, sink)
     query: StreamingQuery | None = None
+    heartbeat: Heartbeat | None = None
     error: BaseException | None = None
     try:
+        files = HadoopFiles(session, report_location(spec.sink.checkpoint_location))
+        heartbeat = Heartbeat(files, spec.launch_id, session, sink)
         query = sink.start(_dataframe(session, spec), **_trigger(spec.trigger))
         _supervise(query, sink, heartbeat)
     except Exception as caught:
         error = _cause(caught, sink)
+        if query is not None and query.isActive:
+            sink.close()
+            query.stop()
     stopped = sink.closed
     released = _release(sink)
-    heartbeat.beat(query, "ended")
+    if heartbeat:
+        heartbeat.beat(query, "ended")
     summary = _summary(
         spec,
         sink,
@@ -102,6 +107,8 @@ def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> 
         released=released,
         seconds=time.monotonic() - began,
     )
+    if heartbeat is None:
+        return summary
     try:
         write_summary(files, summary)
         forget_old_launches(files)

@@ -50,6 +50,10 @@ def _obstacle(source: pa.DataType, target: pa.DataType) -> str | None:
     """Return why a type cannot be cast to another without changing its meaning."""
     if source.equals(target):
         return None
+    if pt.is_fixed_size_list(source) and pt.is_fixed_size_list(target):
+        if source.list_size != target.list_size:
+            return "the sizes differ"
+        return _obstacle(source.value_type, target.value_type)
     if _is_list(source) and _is_list(target):
         return _obstacle(source.value_type, target.value_type)
     if pt.is_struct(source) and pt.is_struct(target):
@@ -67,7 +71,9 @@ def _obstacle(source: pa.DataType, target: pa.DataType) -> str | None:
         )
     if any(is_kind(source) and is_kind(target) for is_kind in _KINDS):
         return None
-    if pt.is_integer(source) and (pt.is_floating(target) or pt.is_decimal(target)):
+    if pt.is_integer(source) and pt.is_floating(target):
+        return None
+    if pt.is_integer(source) and pt.is_decimal(target) and target.scale <= _MOST_DIGITS - 19:
         return None
     return f"cast it in sql, for example CAST(… AS {target})"
 
@@ -94,6 +100,9 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
+_MOST_DIGITS = 38
+"""Digits that a decimal128 holds; an int64 takes 19 of them before the point."""
+
 # Within a kind only the width differs; a value that does not fit is refused at run time by name.
 _KINDS = (
     pt.is_integer,
@@ -118,7 +127,7 @@ def conform(data: pa.Table, schema: pa.Schema) -> pa.Table:
             column = column.chunk(0) if column.num_chunks else pa.array([], column.type)
         try:
             cast = _cast(column, field.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.lib.ArrowException as error:
             raise RowsRefusedError(
                 f"a value of column {field.name!r} does not fit the dataset's {field.type} "
                 f"(the stream has {column.type}): {error}. Correct it in sql or in the source; "
@@ -142,19 +151,28 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
         children = [_cast(pc.struct_field(array, f.name), f.type) for f in target]
         mask = array.is_null() if array.null_count else None
         return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
-    if pt.is_fixed_size_list(target) and not pt.is_fixed_size_list(array.type):
+    if pt.is_fixed_size_list(target):
+        if pt.is_fixed_size_list(array.type):
+            array = pc.cast(array, pa.list_(array.type.value_type))
         return _fixed_size(array, target)
     if _is_list(target) and pt.is_struct(target.value_type):
         values = _cast(array.flatten(), target.value_type)
         offsets = _offsets(array)
         kind = pa.LargeListArray if pt.is_large_list(target) else pa.ListArray
         return kind.from_arrays(offsets, values, type=target)
-    return pc.cast(array, target, safe=not _loses_only_precision(array.type, target))
+    if pt.is_integer(array.type) and pt.is_decimal(target):
+        # pyarrow wants room for the largest integer there is, not for those that are there.
+        array = pc.cast(array, pa.decimal128(19 + target.scale, target.scale))
+    cast = pc.cast(array, target)
+    if pt.is_floating(array.type) and pt.is_floating(target):
+        _refuse_overflow(array, cast)
+    return cast
 
 
-def _loses_only_precision(source: pa.DataType, target: pa.DataType) -> bool:
-    # float64 to float32 rounds, which "safe" allows anyway; integers and decimals stay checked.
-    return bool(pt.is_floating(source) and pt.is_floating(target))
+def _refuse_overflow(array: pa.Array, cast: pa.Array) -> None:
+    grown = pc.and_(pc.is_inf(cast), pc.invert(pc.is_inf(array)))
+    if count := pc.sum(grown).as_py():
+        raise pa.ArrowInvalid(f"{count} values are too large for {cast.type}")
 
 
 def _offsets(array: pa.Array) -> pa.Array:

@@ -38,6 +38,11 @@ def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
         raise SchemaMismatchError(
             f"mergeKeys {unknown} are no columns of {options.uri}; it has {schema.names}"
         )
+    if nested := [n for n in options.merge_keys if pa.types.is_nested(schema.field(n).type)]:
+        raise SchemaMismatchError(
+            f"mergeKeys {nested} are lists, structs or maps, which cannot be compared; use columns "
+            "of a plain type"
+        )
     return port
 
 

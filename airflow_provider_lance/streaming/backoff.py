@@ -14,6 +14,7 @@ __all__ = ["Attempt", "Backoff"]
 class Attempt:
     """One try; whoever makes it notes here what went wrong."""
 
+    number: int = 0
     error: Exception | None = None
 
 
@@ -35,7 +36,7 @@ class Backoff:
             if number:
                 time.sleep(wait * random.uniform(0.5, 1.0))
                 wait = min(wait * 2, self.longest)
-            attempt = Attempt()
+            attempt = Attempt(number)
             yield attempt
         if attempt.error:
             raise attempt.error

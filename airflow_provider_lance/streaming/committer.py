@@ -20,9 +20,9 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import (
-    NO_EPOCH,
     Driver,
     Epoch,
+    OutputMode,
     Owner,
     OwnerState,
     Watermark,
@@ -36,12 +36,7 @@ from airflow_provider_lance.streaming.port import (
     DatasetPort,
     change_for,
 )
-from airflow_provider_lance.streaming.properties import (
-    encode_owner,
-    encode_stamp,
-    fold_updates,
-    key,
-)
+from airflow_provider_lance.streaming.properties import encode_stamp
 from airflow_provider_lance.streaming.steps import CommitResult, Step
 from airflow_provider_lance.streaming.view import DriverView, Policy
 
@@ -152,7 +147,8 @@ class Committer:
         if self._policy.barrier and previous and previous.state is OwnerState.ACTIVE:
             self._bar()
         self._on_step(Step.CLAIM_BARRED)
-        # 4. Nothing of a stale writer can land any more: what history shows now is exact.
+        # 4. Nothing of a stale writer can land any more: what history shows now is exact. It is
+        # ahead of the config only if something landed between 1. and 3.
         view.refuse_if_fenced()
         view.read_watermark()
         self.decide(epoch_id)
@@ -188,7 +184,8 @@ class Committer:
                 view.read_watermark()
                 self.decide(epoch_id)
             self._on_step(Step.CLAIM_OPENED)
-            # 2. Token + 1, active. Lance lets only one of two updates of this key land.
+            # 2. Token + 1, active, and the watermark as of this version; what a stale writer lands
+            # from now on is above it. Lance lets only one of two updates of a key land.
             previous = view.state.owner
             mine = Owner(
                 token=view.next_token,
@@ -197,9 +194,7 @@ class Committer:
                 driver=view.driver,
                 time=utc_now(),
             )
-            updates: dict[str, str | None] = {key("owner", self.query_id): encode_owner(mine)}
-            if fresh or previous is None:
-                updates |= fold_updates(self.query_id, NO_EPOCH, view.state.version, None)
+            updates = view.fold_updates(anew=fresh) | view.owner_updates(mine)
             try:
                 self._commit(Configure(updates))
             except _UNSURE as error:
@@ -238,10 +233,14 @@ class Committer:
     def _land(self, epoch: Epoch) -> str:
         """Do steps 2 to 4 of a commit until the epoch has landed; return when it was sent."""
         view = self._view
+        complete = epoch.mode is OutputMode.COMPLETE
+        view.refresh(strictly=complete)
         base = view.port.version
         for attempt in self._policy.backoff:
-            # 2. The handle's own config must name our token; no I/O.
+            # 2. The handle's own config must name our token; no I/O while the handle is fresh.
+            view.refresh(strictly=complete and attempt.number > 0)
             view.refuse_if_fenced()
+            view.refuse_other_layout()
             assert view.owner is not None
             # 3. One commit carries data and stamp.
             self._in_doubt = True
@@ -249,6 +248,7 @@ class Committer:
             stamp = encode_stamp(self.query_id, view.owner, epoch, _ms(epoch.started_at, sent))
             try:
                 self._commit(change_for(epoch), stamp)
+                view.refuse_unproven(epoch.epoch_id, base)
                 self._in_doubt = False
                 return sent.isoformat(timespec="milliseconds")
             except CommitPreemptedError as error:
@@ -288,10 +288,10 @@ class Committer:
     def _fold(self) -> None:
         """Write the watermark into the config; a failure only means: again after a later epoch."""
         view = self._view
-        mark = view.watermark
-        updates = fold_updates(self.query_id, mark.epoch, view.port.version, mark.committed_at)
+        if view.fenced:
+            return  # the handle may be the newer owner's, and its epochs are not in this watermark
         try:
-            self._commit(Configure(updates))
+            self._commit(Configure(view.fold_updates()))
         except CommitStateUnknownError as error:
             log.warning("Fold not confirmed; the next will repeat it. error=%s", error)
         except CommitPreemptedError:
@@ -321,7 +321,7 @@ class Committer:
                 return False
             self._on_step(Step.RELEASE_CHECKED)
             try:
-                self._commit(Configure(self._release_updates(released)))
+                self._commit(Configure(view.fold_updates() | view.owner_updates(released)))
             except _UNSURE:
                 view.reopen()
             else:
@@ -332,14 +332,6 @@ class Committer:
         view.owner = None
         self._on_step(Step.RELEASE_DONE)
         return True
-
-    def _release_updates(self, released: Owner) -> dict[str, str | None]:
-        mark, state = self._view.watermark, self._view.state
-        updates = fold_updates(self.query_id, mark.epoch, state.version, mark.committed_at)
-        updates[key("owner", self.query_id)] = encode_owner(released)
-        if state.stop_token is not None and state.stop_token <= released.token:
-            updates[key("stop", self.query_id)] = None
-        return updates
 
     def _commit(self, change: Change, stamp: Mapping[str, str] | None = None) -> None:
         self._view.move_to(self._view.port.commit(change, stamp))

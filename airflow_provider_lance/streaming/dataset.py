@@ -94,6 +94,11 @@ class LanceDatasetPort:
             self._config = self._dataset.config()
         return self._config
 
+    @property
+    def layout(self) -> object:
+        """Return the schema with its field ids; costs no I/O."""
+        return self._dataset.lance_schema
+
     def latest(self) -> LanceDatasetPort:
         """Return a handle at the newest version; one listing, the caches are shared."""
         try:

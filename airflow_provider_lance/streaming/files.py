@@ -109,7 +109,7 @@ def open_files(location: str, storage_options: Mapping[str, str] | None = None) 
     try:
         # Spark writes `file:/x`, which pyarrow knows only as `file:///x`.
         if scheme == "file":
-            location = "file://" + urlsplit(location).path
+            location = "/" + location.removeprefix("file:").lstrip("/")
         return ArrowFiles(*fs.FileSystem.from_uri(location))
     except (OSError, ValueError) as error:
         raise SpecError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_lance.exceptions import CommitStateUnknownError
 from airflow_provider_lance.streaming.epoch import (
     EpochStamp,
     Owner,
@@ -82,9 +83,22 @@ def find_epoch(
     """Look for an epoch that this owner committed, in the versions after ``after``, newest first.
 
     The same epoch by another owner is no answer to whether one's own commit landed.
+
+    :raises CommitStateUnknownError: it was not found, and a version that may have held it is gone.
     """
+    missing = 0
     for version in range(port.version, after, -1):
-        stamp = decode_stamp(port.properties(version) or {}, query_id, version)
+        properties = port.properties(version)
+        if properties is None:
+            missing += 1
+            continue
+        stamp = decode_stamp(properties, query_id, version)
         if stamp and (stamp.token, stamp.epoch_id) == (owner.token, epoch_id):
             return stamp
+    if missing:
+        raise CommitStateUnknownError(
+            f"whether epoch {epoch_id} of query {query_id!r} landed cannot be seen: {missing} of "
+            f"the versions of {port.uri} after {after} were cleaned up. The next start compares "
+            "them with Spark's log and says what to do; let cleanup keep versions for longer"
+        )
     return None

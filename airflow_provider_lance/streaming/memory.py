@@ -62,10 +62,12 @@ class MemoryDataset:
 
     def __init__(self, uri: str = "memory://dataset", config: Mapping[str, str] | None = None):
         self.uri = uri
+        self.layout = 0
         self.faults: list[Fault | None] = []
         """What happens to the commits to come, first to last; ``None`` lets one pass."""
         self._lock = threading.RLock()
         self._versions: dict[int, _Version] = {1: _Version(dict(config or {}), {})}
+        self._gone: set[int] = set()
         self._head = 1
         self._next_fragment = 0
         self._late: Callable[[], None] | None = None
@@ -92,15 +94,19 @@ class MemoryDataset:
         """Rewrite all fragments into one; return the new version."""
         return self.commit(read_version or self._head, Rewrite(), {})
 
+    def alter(self) -> None:
+        """Alter a column: fragments written before fit no longer."""
+        self.layout += 1
+        self.commit(self._head, Rewrite(), {})
+
     def clean_up(self, keep_from: int) -> None:
         """Remove every version below ``keep_from``, transactions included, as Lance does."""
         with self._lock:
-            for version in [v for v in self._versions if v < min(keep_from, self._head)]:
-                del self._versions[version]
+            self._gone |= {v for v in self._versions if v < min(keep_from, self._head)}
 
     def at(self, version: int) -> _Version | None:
         """Return a version, or ``None`` if it was cleaned up."""
-        return self._versions.get(version)
+        return None if version in self._gone else self._versions.get(version)
 
     def commit(
         self, read_version: int, change: Change | Rewrite, properties: Mapping[str, str]
@@ -144,13 +150,12 @@ class MemoryDataset:
     def _apply(
         self, read_version: int, change: Change | Rewrite, properties: Mapping[str, str]
     ) -> _Version:
-        base = self._versions.get(read_version)
-        if base is None:
-            raise DatasetNotFoundError(f"version {read_version} of {self.uri} was cleaned up")
-        touched = _touched(change, base)
+        touched = _touched(change, self._versions[read_version])
         for version in range(read_version + 1, self._head + 1):
-            landed = self._versions.get(version)
-            if landed is None or _conflicts(landed, change, touched):
+            # As in Lance, a version that was cleaned up is no obstacle, were it a barrier.
+            if version in self._gone and not isinstance(change, Overwrite):
+                continue
+            if _conflicts(self._versions[version], change, touched):
                 raise CommitPreemptedError(
                     f"{_name(change)} on version {read_version} was preempted by version {version}"
                 )
@@ -211,6 +216,11 @@ class MemoryDatasetPort:
     def config(self) -> Mapping[str, str]:
         """Return the manifest config at that version."""
         return self._config
+
+    @property
+    def layout(self) -> object:
+        """Return the schema's number; :meth:`MemoryDataset.alter` raises it."""
+        return self._dataset.layout
 
     def latest(self) -> MemoryDatasetPort:
         """Return a handle at the newest version."""

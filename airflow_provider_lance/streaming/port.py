@@ -94,6 +94,14 @@ class DatasetPort(Protocol):
     def config(self) -> Mapping[str, str]:
         """Return the manifest config at that version; costs no I/O."""
 
+    @property
+    def layout(self) -> object:
+        """Return what fragments must agree with: equal while those written before still fit.
+
+        Not the column names alone: a column that was altered, or dropped and added again, has a
+        new field id, and a fragment with the old one would be read as null.
+        """
+
     def latest(self) -> Self:
         """Return a handle at the newest version.
 

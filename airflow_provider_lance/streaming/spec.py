@@ -38,6 +38,8 @@ def _location(value: Any) -> str:
         raise ValueError(
             "an absolute path or a URI; a relative path means another folder on each host"
         )
+    if not text.strip("/"):
+        raise ValueError("a folder of its own, not the root")
     return text.rstrip("/")
 
 
@@ -135,7 +137,7 @@ def _parsed(cls: Any, given: Mapping[str, Any], what: str) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise SpecError(f"{what}: expected a mapping of options, got {type(given).__name__}")
     known = {item.metadata["name"]: item for item in fields(cls)}
-    if unknown := sorted(set(given) - set(known)):
+    if unknown := sorted(set(given) - set(known), key=str):
         raise SpecError(f"{what}: unknown {unknown}; valid names are {sorted(known)}")
     arguments = {}
     for name, item in known.items():
@@ -221,8 +223,8 @@ class SinkOptions:
             raise SpecError("deleteWhen needs mergeKeys: rows are deleted by their keys")
         if f"{self.checkpoint_location}/".startswith(f"{self.uri}/"):
             raise SpecError(
-                f"checkpointLocation {self.checkpoint_location!r} lies in the dataset {self.uri!r}: "
-                "give Spark's files a folder of their own"
+                f"checkpointLocation {self.checkpoint_location!r} lies in the dataset "
+                f"{self.uri!r}: give Spark's files a folder of their own"
             )
 
     @property

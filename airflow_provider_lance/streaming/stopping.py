@@ -12,19 +12,20 @@ __all__ = ["request_stop"]
 
 
 def request_stop(port: DatasetPort, query_id: str, backoff: Backoff | None = None) -> int | None:
-    """Ask the owner of a query to stop; return its token, or ``None`` if nobody owns the query.
+    """Ask a query's driver to stop; return the token asked for, ``None`` if there is no such query.
 
-    The request names the owner's token, so it can never reach a successor. The driver sees it at
-    its next commit, or when it polls while idle.
+    The request names the owner's token, or after a release the next one: a driver that waits for
+    its first rows obeys it too. It never reaches a driver that starts later. A busy driver sees it
+    at its next commit, an idle one when it polls.
 
     :raises TransientError: the store refused too often, or the outcome is not known.
     """
     for attempt in backoff or Backoff():
         port = port.latest()
         state = decode_query(port.config, query_id, port.version)
-        if state.owner is None or state.owner.state is OwnerState.RELEASED:
+        if state.owner is None:
             return None
-        token = state.owner.token
+        token = state.owner.token + (state.owner.state is OwnerState.RELEASED)
         if state.stop_token == token:
             return token
         try:

@@ -7,17 +7,29 @@ effect.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from airflow_provider_lance.exceptions import ProtocolVersionError
+from airflow_provider_lance.exceptions import (
+    DatasetNotFoundError,
+    FencedError,
+    ProtocolVersionError,
+    SchemaMismatchError,
+)
 from airflow_provider_lance.streaming.backoff import Backoff
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.decision import Decision, Sighting, decide
-from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Owner, Watermark
+from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Owner, OwnerState, Watermark
 from airflow_provider_lance.streaming.history import exact_watermark
 from airflow_provider_lance.streaming.port import DatasetPort
-from airflow_provider_lance.streaming.properties import auto_cleanup, decode_query
+from airflow_provider_lance.streaming.properties import (
+    auto_cleanup,
+    decode_query,
+    encode_owner,
+    fold_updates,
+    key,
+)
 from airflow_provider_lance.streaming.refusal import OnHistoryGap, refuse
 
 __all__ = ["DriverView", "Policy"]
@@ -33,6 +45,8 @@ class Policy:
     new_generation: bool = False
     on_history_gap: OnHistoryGap = OnHistoryGap()
     backoff: Backoff = Backoff()
+    fresh_seconds: float = 60.0
+    """How old a handle may be at a commit. Cleanup must keep versions much longer than this."""
     barrier: bool = True
     """Off only in the experiment that shows what the barrier is for."""
 
@@ -55,6 +69,7 @@ class DriverView:
         self._checkpoint, self._look = checkpoint, look
         self._planned_now = checkpoint.planned
         self.move_to(port)
+        self._layout = port.layout
         self.watermark = Watermark(NO_EPOCH, port.version, None)
         self._old_stop_token = self.state.stop_token
 
@@ -68,10 +83,57 @@ class DriverView:
         """Stand at another handle; its config is decoded once, for all questions to come."""
         self.port = port
         self.state = decode_query(port.config, self.query_id, port.version)
+        self._seen_at = time.time()
 
     def reopen(self) -> None:
-        """Stand at the newest version."""
-        self.move_to(self.port.latest())
+        """Stand at the newest version.
+
+        :raises DatasetNotFoundError: the dataset is gone, or another one is in its place.
+        """
+        newest = self.port.latest()
+        if newest.version < self.port.version:
+            raise DatasetNotFoundError(
+                f"{newest.uri} was at version {self.port.version} and is at {newest.version}: it "
+                "was dropped and made anew under this driver. Start the query with a new "
+                "checkpointLocation, which reads the source again"
+            )
+        self.move_to(newest)
+
+    def refresh(self, *, strictly: bool) -> None:
+        """Reopen a handle that has grown old; ``strictly`` any handle.
+
+        Lance checks a commit against the versions since its handle, and passes over those that
+        were cleaned up, barriers too (seen on pylance 14.0.2). So a driver that hung, until its
+        successor's barrier was gone, has to look for itself.
+        """
+        # By the wall clock: a monotonic one may stand still while the machine does.
+        if strictly or abs(time.time() - self._seen_at) > self.policy.fresh_seconds:
+            self.reopen()
+
+    def refuse_other_layout(self) -> None:
+        """Raise :class:`SchemaMismatchError` if the schema changed since this driver started."""
+        if self.port.layout != self._layout:
+            raise SchemaMismatchError(
+                f"the schema of {self.port.uri} was changed while query {self.query_id!r} was "
+                f"running (seen at version {self.port.version}); nothing of this epoch was "
+                "committed. Start it again: the stream's columns are then checked against the new "
+                "schema"
+            )
+
+    def refuse_unproven(self, epoch_id: int, base: int) -> None:
+        """Raise if a commit landed under a newer owner and it is not known how they were ordered.
+
+        A stale append that lands before the newer owner's barrier is in order: that owner sees it.
+        """
+        between = range(base + 1, self.port.version)
+        if self.fenced and any(self.port.properties(version) is None for version in between):
+            raise FencedError(
+                f"epoch {epoch_id} of query {self.query_id!r} landed as version "
+                f"{self.port.version} of {self.port.uri} although a newer owner holds the query, "
+                f"and versions after {base} that would show which of them came first were cleaned "
+                "up: its rows may be there twice. Compare them with the source, and let cleanup "
+                "keep versions for longer than a driver may hang"
+            )
 
     def prepare(self) -> None:
         """Refuse what cannot be exact; see :meth:`.committer.Committer.prepare`."""
@@ -133,7 +195,9 @@ class DriverView:
         asked = decode_query(port.config, self.query_id, port.version).stop_token
         if self.owner:
             return asked == self.owner.token
-        return asked == self.next_token and asked != self._old_stop_token
+        # Not claimed yet: meant is this driver, or a dead one whose query it is about to take.
+        meant = (self.next_token - 1, self.next_token)
+        return asked in meant and asked != self._old_stop_token
 
     def read_watermark(self) -> None:
         """Read the exact watermark at the handle, helped by Spark's commit log over a gap."""
@@ -169,6 +233,19 @@ class DriverView:
             exact_watermark=mark.epoch,
             missing=mark.missing,
         )
+
+    def fold_updates(self, *, anew: bool = False) -> dict[str, str | None]:
+        """Return the config updates that fold history up to the handle; ``anew`` from nothing."""
+        mark = Watermark(NO_EPOCH, self.port.version, None) if anew else self.watermark
+        return fold_updates(self.query_id, mark.epoch, self.port.version, mark.committed_at)
+
+    def owner_updates(self, owner: Owner) -> dict[str, str | None]:
+        """Return the config updates of a claim or a release; a release takes the stop along."""
+        updates: dict[str, str | None] = {key("owner", self.query_id): encode_owner(owner)}
+        asked = self.state.stop_token
+        if owner.state is OwnerState.RELEASED and asked is not None and asked <= owner.token:
+            updates[key("stop", self.query_id)] = None
+        return updates
 
     def refuse(self, decision: Decision) -> None:
         """Raise the error that a decision stands for; return if it is no refusal."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,9 +14,11 @@ from airflow_provider_lance.exceptions import (
     CheckpointMismatchError,
     CommitPreemptedError,
     CommitStateUnknownError,
+    DatasetNotFoundError,
     FencedError,
     HistoryGapError,
     ProtocolVersionError,
+    SchemaMismatchError,
     StorageUnavailableError,
 )
 from airflow_provider_lance.streaming.decision import Decision
@@ -83,7 +87,7 @@ def test_release_folds_and_spares_the_next_claim_its_barrier(dataset: MemoryData
     assert second.committer.manifest_updates == 2  # claim and epoch
     third = SparkLike(twin_world(dataset), log)
     third.step()
-    assert third.committer.manifest_updates == 4  # claim, barrier, heal and epoch
+    assert third.committer.manifest_updates == 3  # claim, barrier and epoch
     expect_rows(dataset, 3)
 
 
@@ -410,13 +414,111 @@ def _unavailable(port: MemoryDatasetPort) -> MemoryDatasetPort:
     raise StorageUnavailableError
 
 
+class Overtaken(MemoryDataset):
+    """Somebody acts between the landing of epoch 1 and the loss of its answer."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def commit(self, read_version: int, change: Any, properties: Any) -> int:
+        landed = super().commit(read_version, change, properties)
+        if self.meanwhile and properties.get("streaming.epochId") == "1":
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+            raise CommitStateUnknownError
+        return landed
+
+
+def test_a_fenced_driver_does_not_fold_over_the_new_owners_epochs() -> None:
+    dataset, log = Overtaken(), {}
+    policy = Policy(watermark_every=2, backoff=QUICK)
+    slow = SparkLike(twin_world(dataset), log, policy=policy)
+    slow.step()
+
+    def take_over() -> None:
+        log["planned"] = 1
+        fresh = SparkLike(twin_world(dataset), log, run_id="fresh")
+        for _ in range(3):
+            fresh.step()
+
+    dataset.meanwhile = take_over
+    with suppress(FencedError):
+        slow.step()
+    assert exact_watermark(dataset.open(), QUERY).epoch == 3
+    log.update(planned=3, committed=2)  # the new owner dies before Spark logs epoch 3
+    SparkLike(twin_world(dataset), log).step()
+    expect_rows(dataset, 4)
+
+
+def test_an_epoch_whose_evidence_was_cleaned_up_is_not_sent_again() -> None:
+    dataset, log = Overtaken(), {}
+    driver = SparkLike(twin_world(dataset), log)
+    driver.step()
+
+    def clean_up() -> None:
+        dataset.compact()
+        dataset.clean_up(dataset.version)
+
+    dataset.meanwhile = clean_up
+    with pytest.raises(CommitStateUnknownError, match="cleaned up"):
+        driver.step()
+    assert not driver.committer.release()
+    expect_rows(dataset, 2)
+    with pytest.raises(HistoryGapError, match="committed:1"):
+        SparkLike(twin_world(dataset), log | {"planned": 1})
+
+
+def test_cleanup_after_an_orderly_stop_leaves_no_gap(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(twin_world(dataset), log)
+    driver.step()
+    log["planned"] = 1  # Spark planned it, the closed sink refused to begin it
+    assert driver.committer.release()
+    dataset.compact()
+    dataset.compact()
+    dataset.clean_up(dataset.version)
+    SparkLike(twin_world(dataset), log).step()
+    expect_rows(dataset, 2)
+
+
+def test_an_answered_gap_is_closed_for_later_epochs(dataset: MemoryDataset) -> None:
+    log = gap(dataset)
+    answer = Policy(on_history_gap=OnHistoryGap(2, False), backoff=QUICK)
+    SparkLike(twin_world(dataset), log, policy=answer).step()
+    log["planned"] = 3  # dies before it commits epoch 3
+    SparkLike(twin_world(dataset), log).step()
+    expect_rows(dataset, 4)
+
+
+def test_a_schema_changed_under_the_driver_stops_it(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(twin_world(dataset), log)
+    driver.step()
+    dataset.alter()
+    with pytest.raises(SchemaMismatchError, match="was changed while"):
+        driver.step()
+    SparkLike(twin_world(dataset), log).step()
+    expect_rows(dataset, 2)
+
+
+def test_a_dataset_made_anew_under_the_driver_stops_it(dataset: MemoryDataset) -> None:
+    world = twin_world(dataset)
+    driver = SparkLike(world, {}, policy=Policy(fresh_seconds=0, backoff=QUICK))
+    driver.step()
+    driver.step()
+    dataset.__init__()  # type: ignore[misc]
+    with pytest.raises(DatasetNotFoundError, match="made anew"):
+        driver.step()
+
+
 def test_another_tools_watermark_is_not_taken_over() -> None:
     dataset = MemoryDataset(config={key("lastEpoch", QUERY): "7"})
     with pytest.raises(ProtocolVersionError, match="another tool"):
         SparkLike(twin_world(dataset), {})
 
 
-def test_a_stop_request_reaches_the_owner_it_names_and_no_other(dataset: MemoryDataset) -> None:
+def test_a_stop_request_reaches_the_driver_that_is_there_and_no_later_one(
+    dataset: MemoryDataset,
+) -> None:
     log: dict[str, int] = {}
     assert request_stop(dataset.open(), QUERY) is None
     driver = SparkLike(twin_world(dataset), log)
@@ -432,7 +534,23 @@ def test_a_stop_request_reaches_the_owner_it_names_and_no_other(dataset: MemoryD
     assert not second.committer.stop_requested(poll=True)
     assert second.committer.release()
     assert key("stop", QUERY) not in dataset.open().config
-    assert request_stop(dataset.open(), QUERY) is None
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_driver_that_waits_for_its_first_rows_can_be_stopped(
+    dataset: MemoryDataset, released: bool
+) -> None:
+    log: dict[str, int] = {}
+    before = SparkLike(twin_world(dataset), log)
+    before.step()
+    if released:
+        before.committer.release()
+    idle = SparkLike(twin_world(dataset), log)
+    assert not idle.committer.stop_requested(poll=True)
+    request_stop(dataset.open(), QUERY)
+    assert idle.committer.stop_requested(poll=True)
+    later = SparkLike(twin_world(dataset), log)
+    assert not later.committer.stop_requested(poll=True)
 
 
 def test_an_empty_first_epoch_leaves_a_trace_and_later_ones_nothing(

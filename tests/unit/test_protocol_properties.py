@@ -26,7 +26,6 @@ from hypothesis.stateful import (
 
 from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
-    DatasetNotFoundError,
     FencedError,
     HistoryGapError,
     LanceStreamError,
@@ -114,7 +113,6 @@ class Protocol(RuleBasedStateMachine):
         FencedError,
         HistoryGapError,
         CommitStateUnknownError,
-        DatasetNotFoundError,  # the twin's own word for a handle whose version was cleaned up
     )
 
     def __init__(self) -> None:
@@ -140,7 +138,9 @@ class Protocol(RuleBasedStateMachine):
     @rule(every=st.sampled_from([1, 2, 10]))
     def start(self, every: int) -> None:
         self.started += 1
-        policy = Policy(watermark_every=every, backoff=QUICK, barrier=self.barrier)
+        policy = Policy(
+            watermark_every=every, backoff=QUICK, barrier=self.barrier, fresh_seconds=0.0
+        )
         try:
             driver = Driver(self, policy)
         except HistoryGapError:
@@ -248,6 +248,51 @@ class Protocol(RuleBasedStateMachine):
         )
 
 
+class Listening(MemoryDataset):
+    """Tells somebody between the landing of a commit and the loss of its answer."""
+
+    tell: Callable[[], None] = staticmethod(lambda: None)
+
+    def commit(self, read_version: int, change: Any, properties: Any) -> int:
+        lost = bool(self.faults) and self.faults[0] is Fault.LOST_ANSWER
+        try:
+            return super().commit(read_version, change, properties)
+        except CommitStateUnknownError:
+            if lost:
+                self.tell()
+            raise
+
+
+class TakenOverInDoubt(Protocol):
+    """Another driver takes over before the one in doubt has looked."""
+
+    def new_dataset(self) -> MemoryDataset:
+        made = Listening()
+        made.tell = self.meddle
+        return made
+
+    def meddle(self) -> None:
+        if len(self.drivers) < 3 and self.log:
+            self.steal()
+
+
+class CleanedUpInDoubt(TakenOverInDoubt):
+    """The evidence is cleaned up before the driver in doubt has looked."""
+
+    def meddle(self) -> None:
+        self.compact()
+        self.clean_up(0)
+
+
+class CleanedUpAfterTakeover(Protocol):
+    """The barrier itself is cleaned up as soon as it stands."""
+
+    def steal(self) -> None:
+        super().steal()
+        self.compact()
+        self.clean_up(0)
+
+
 class WithoutBarrier(Protocol):
     """The control: the same random life must show what the barrier is for."""
 
@@ -256,6 +301,11 @@ class WithoutBarrier(Protocol):
 
 def test_whatever_happens_the_dataset_holds_whole_epochs_once() -> None:
     run_state_machine_as_test(Protocol, settings=FIXED)
+
+
+@pytest.mark.parametrize("world", [TakenOverInDoubt, CleanedUpInDoubt, CleanedUpAfterTakeover])
+def test_nor_does_trouble_that_comes_in_pairs_change_that(world: type[Protocol]) -> None:
+    run_state_machine_as_test(world, settings=settings(FIXED, max_examples=400))
 
 
 def test_control_without_the_barrier_the_same_search_finds_a_doubled_row() -> None:

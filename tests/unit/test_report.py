@@ -130,4 +130,4 @@ def test_launch_ids_of_one_moment_differ(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("location", ["s3a://b/cp", "s3a://b/cp/"])
 def test_reports_are_the_checkpoints_neighbours(location: str) -> None:
-    assert report_location(location) == "s3a://b/cp.lance"
+    assert report_location(location) == "s3a://b/cp.reports"

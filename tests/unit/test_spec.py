@@ -290,7 +290,7 @@ sinks = st.builds(
         {
             "uri": locations,
             "queryId": st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True),
-            "checkpointLocation": locations,
+            "checkpointLocation": words.map("s3://checkpoints/{}".format),
         }
     ),
     st.fixed_dictionaries(
