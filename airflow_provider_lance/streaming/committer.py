@@ -248,7 +248,7 @@ class Committer:
             stamp = encode_stamp(self.query_id, view.owner, epoch, _ms(epoch.started_at, sent))
             try:
                 self._commit(change_for(epoch), stamp)
-                view.refuse_unproven(epoch.epoch_id, base)
+                view.inspect_landing(epoch.epoch_id, base)
                 self._in_doubt = False
                 return sent.isoformat(timespec="milliseconds")
             except CommitPreemptedError as error:

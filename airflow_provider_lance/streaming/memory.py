@@ -201,6 +201,7 @@ class MemoryDatasetPort:
         if found is None:
             raise DatasetNotFoundError(f"version {version} of {dataset.uri} was cleaned up")
         self._dataset, self._version, self._config = dataset, version, found.config
+        self._layout = dataset.layout
 
     @property
     def uri(self) -> str:
@@ -220,7 +221,7 @@ class MemoryDatasetPort:
     @property
     def layout(self) -> object:
         """Return the schema's number; :meth:`MemoryDataset.alter` raises it."""
-        return self._dataset.layout
+        return self._layout
 
     def latest(self) -> MemoryDatasetPort:
         """Return a handle at the newest version."""

@@ -120,11 +120,21 @@ class DriverView:
                 "schema"
             )
 
-    def refuse_unproven(self, epoch_id: int, base: int) -> None:
-        """Raise if a commit landed under a newer owner and it is not known how they were ordered.
+    def inspect_landing(self, epoch_id: int, base: int) -> None:
+        """Raise if a commit landed where it should not have; no I/O unless a newer owner is there.
 
-        A stale append that lands before the newer owner's barrier is in order: that owner sees it.
+        Lance lets an append pass over a changed schema (seen on pylance 14.0.2). A stale append
+        that lands before the newer owner's barrier is in order: that owner sees it.
+
+        :raises SchemaMismatchError, FencedError: the message names the epoch's version.
         """
+        if self.port.layout != self._layout:
+            raise SchemaMismatchError(
+                f"the schema of {self.port.uri} was changed at the moment in which epoch "
+                f"{epoch_id} of query {self.query_id!r} landed, as version {self.port.version}: "
+                "its values in columns that were altered or added read as null there. Write that "
+                "epoch's rows again from the source, and stop streams before a schema is changed"
+            )
         between = range(base + 1, self.port.version)
         if self.fenced and any(self.port.properties(version) is None for version in between):
             raise FencedError(

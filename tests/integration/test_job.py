@@ -15,9 +15,11 @@ from typing import Any
 
 import pyspark
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_lance import shipping
+from airflow_provider_lance.spark.job import run
+from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.epoch import OwnerState
 from airflow_provider_lance.streaming.files import open_files
@@ -31,6 +33,7 @@ from airflow_provider_lance.streaming.report import (
     read_summary,
     report_location,
 )
+from airflow_provider_lance.streaming.spec import JobSpec
 from airflow_provider_lance.streaming.stopping import request_stop
 from tests.support.bare import bare_python
 from tests.support.processes import QUICK_JAVA, end, finish, wait_for
@@ -190,12 +193,43 @@ def test_a_terminal_end_is_named_in_the_summary(
 
 
 def test_sql_that_cannot_be_read_is_a_spec_error(spark: SparkSession, stream: Stream) -> None:
-    from airflow_provider_lance.spark.job import run
-    from airflow_provider_lance.streaming.spec import JobSpec
-
     summary = run(spark, JobSpec.parse(spec(stream, sql="SELECT nowhere FROM source")))
     assert (summary.reason, summary.error) == (EndReason.FAILED, "SpecError")
     assert "nowhere" in str(summary.message)
+
+
+def test_a_checkpoint_that_cannot_be_reached_is_named_too(
+    spark: SparkSession, stream: Stream
+) -> None:
+    document = spec(stream, sink={"checkpointLocation": "nosuch://store/checkpoint"})
+    summary = run(spark, JobSpec.parse(document))
+    assert (summary.reason, summary.error) == (EndReason.FAILED, "StorageUnavailableError")
+
+
+def test_a_query_that_still_runs_is_ended_before_it_is_released(
+    spark: SparkSession, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Committer, *, poll: bool = False) -> bool:
+        raise RuntimeError("not one of ours")
+
+    monkeypatch.setattr(Committer, "stop_requested", broken)
+    job = JobSpec.parse(spec(stream, trigger="1 second"))
+    summary = run(spark, job)
+    assert (summary.reason, summary.error) == (EndReason.FAILED, "RuntimeError")
+    assert not spark.streams.active
+    assert summary.released or summary.epochs == 0
+    monkeypatch.undo()
+    sink = stream.sink()
+    query = sink.start(job_dataframe(spark, job), availableNow=True)
+    query.awaitTermination()
+    sink.release()
+    assert Counter(stream.table().column("id").to_pylist()) == Counter(range(60))
+
+
+def job_dataframe(spark: SparkSession, job: JobSpec) -> DataFrame:
+    assert job.source is not None
+    reader = spark.readStream.format(job.source.format).options(**job.source.options)
+    return reader.schema(str(job.source.schema)).load()
 
 
 # ----------------------------------------------------------------------------------------- S3

@@ -7,17 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import pyarrow as pa
 import pytest
 
 from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
+    DatasetNotFoundError,
+    FencedError,
     HistoryGapError,
+    SchemaMismatchError,
     StorageUnavailableError,
 )
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import OutputMode
 from airflow_provider_lance.streaming.history import exact_watermark
 from airflow_provider_lance.streaming.port import Configure
+from airflow_provider_lance.streaming.steps import Step
 from airflow_provider_lance.streaming.view import Policy
 from tests.support.drivers import QUERY, QUICK, SparkLike, World, epoch_rows, lance_world
 
@@ -92,14 +98,15 @@ def test_a_driver_that_dies_in_doubt_leaves_an_exact_dataset(
     driver.step()
     with monkeypatch.context() as broken:
         store = Store(broken)
-        store.after, store.before = 1, 0
+        store.after = 1
+        reach = LanceDatasetPort.latest
 
-        def unreachable(self: Any) -> Any:
-            raise StorageUnavailableError("the store is gone")
+        def unreachable(self: LanceDatasetPort) -> LanceDatasetPort:
+            if not store.after:  # gone since the epoch landed
+                raise StorageUnavailableError("the store is gone")
+            return reach(self)
 
-        broken.setattr(
-            "airflow_provider_lance.streaming.dataset.LanceDatasetPort.latest", unreachable
-        )
+        broken.setattr(LanceDatasetPort, "latest", unreachable)
         with pytest.raises((CommitStateUnknownError, StorageUnavailableError)):
             driver.step()
         assert not driver.committer.release(), "an owner in doubt does not release"
@@ -163,6 +170,97 @@ def test_cleanup_after_an_orderly_end_is_exact(world: World) -> None:
     world.clean_up()
     assert SparkLike(world, log).step().decision is Decision.SKIP_REPLAY
     expect_rows(world, 3)
+
+
+def paused_while_a_successor_works(
+    world: World, mode: OutputMode, policy: Policy
+) -> tuple[SparkLike, dict[str, int]]:
+    """Return a driver that hangs before its second commit while another goes on to epoch 3.
+
+    The successor's versions, its barrier among them, are cleaned up before the driver wakes.
+    """
+    log: dict[str, int] = {}
+    woken = []
+
+    def hang(step: Step) -> None:
+        if step is Step.COMMIT_CHECKED and log["planned"] == 1 and not woken:
+            woken.append(True)
+            successor = SparkLike(world, log, run_id="successor", mode=mode)
+            for _ in range(3):
+                successor.step()
+            world.clean_up()
+
+    driver = SparkLike(world, log, mode=mode, policy=policy, on_step=hang)
+    driver.step()
+    return driver, log
+
+
+@ALL_MODES
+def test_cleanup_does_not_lift_the_barrier_from_a_driver_that_hung(
+    world: World, mode: OutputMode
+) -> None:
+    long_ago = Policy(fresh_seconds=0, backoff=QUICK)
+    driver, _ = paused_while_a_successor_works(world, mode, long_ago)
+    with pytest.raises(FencedError):
+        driver.step()
+    expect_rows(world, 4, mode)
+
+
+def test_cleanup_faster_than_a_handle_grows_old_is_at_least_noticed(world: World) -> None:
+    """No version is kept for even a minute: prevention ends here, and the error says so."""
+    driver, _ = paused_while_a_successor_works(world, OutputMode.APPEND, Policy(backoff=QUICK))
+    with pytest.raises(FencedError, match="may be there twice"):
+        driver.step()
+    assert not driver.committer.release()
+
+
+def test_auto_cleanup_that_eats_the_evidence_of_a_lost_answer_stops_the_driver(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port: Any = world.open()
+    port.dataset.update_config(
+        {"lance.auto_cleanup.interval": "1", "lance.auto_cleanup.older_than": "0s"}
+    )
+    driver = SparkLike(world, {})
+    driver.step()
+    Store(monkeypatch).after = 2  # the epoch's answer, and that of the barrier after it
+    with pytest.raises(CommitStateUnknownError, match="cleaned up"):
+        driver.step()
+    expect_rows(world, 2)
+
+
+def test_a_column_altered_while_the_stream_runs_stops_it(world: World) -> None:
+    """Lance would take fragments with the old field id, and read the column as null."""
+    driver = SparkLike(world, {})
+    driver.step()
+    port: Any = world.open()
+    port.dataset.alter_columns({"path": "epoch", "data_type": pa.int32()})
+    with pytest.raises(SchemaMismatchError, match="landed, as version"):
+        driver.step()
+    assert not driver.committer.release()
+
+
+def test_a_column_altered_while_the_stream_waited_stops_it(world: World) -> None:
+    policy = Policy(fresh_seconds=0, backoff=QUICK)
+    driver = SparkLike(world, {}, policy=policy)
+    driver.step()
+    port: Any = world.open()
+    port.dataset.alter_columns({"path": "epoch", "data_type": pa.int32()})
+    with pytest.raises(SchemaMismatchError, match="was changed while"):
+        driver.step()
+    expect_rows(world, 1)
+
+
+def test_a_dataset_made_anew_under_the_driver_stops_it(tmp_path: Path) -> None:
+    import shutil
+
+    uri = str(tmp_path / "t.lance")
+    driver = SparkLike(lance_world(uri), {}, policy=Policy(fresh_seconds=0, backoff=QUICK))
+    driver.step()
+    shutil.rmtree(uri)
+    lance_world(uri)
+    with pytest.raises(DatasetNotFoundError, match="made anew"):
+        driver.step()
 
 
 def test_the_commit_costs_the_same_however_many_versions_there_are(world: World) -> None:

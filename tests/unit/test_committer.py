@@ -491,7 +491,8 @@ def test_an_answered_gap_is_closed_for_later_epochs(dataset: MemoryDataset) -> N
 
 def test_a_schema_changed_under_the_driver_stops_it(dataset: MemoryDataset) -> None:
     log: dict[str, int] = {}
-    driver = SparkLike(twin_world(dataset), log)
+    policy = Policy(fresh_seconds=0, backoff=QUICK)
+    driver = SparkLike(twin_world(dataset), log, policy=policy)
     driver.step()
     dataset.alter()
     with pytest.raises(SchemaMismatchError, match="was changed while"):
