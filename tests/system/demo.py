@@ -66,6 +66,7 @@ class Demo:
     def _follow(self, run_id: str) -> int | None:
         """Show the epochs as they land; kill the driver once in mid-stream."""
         killed: int | None = None
+        said = -1
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, TextColumn("epochs"), TimeElapsedColumn(), console=console) as bar:
             shown = bar.add_task("waiting for the driver", total=EPOCHS)
@@ -73,6 +74,9 @@ class Demo:
                 if state := self._look():
                     epoch = exact_watermark(open_dataset(self.uri), QUERY).epoch
                     bar.update(shown, completed=epoch + 1, description="streaming")
+                    if epoch > said and not console.is_terminal:
+                        console.print(f"Epoch {epoch} of {EPOCHS - 1} is in the dataset.")
+                    said = max(said, epoch)
                     active = state.owner and state.owner.state is OwnerState.ACTIVE
                     if killed is None and active and epoch >= KILL_AFTER_EPOCH:
                         self._kill(state)
