@@ -27,8 +27,9 @@ from airflow_provider_lance.streaming.history import exact_watermark
 from airflow_provider_lance.streaming.properties import decode_query, decode_stamp
 from tests.support.airflow import REPOSITORY, Airflow
 
-DAG, QUERY, EPOCHS = "lance_flights", "flights", 24
+DAG, QUERY, ROWS = "lance_flights", "flights", 336_776
 KILL_AFTER_EPOCH = 7
+PATIENCE_SECONDS = 600
 
 # Wide enough for the table also where the output is no terminal.
 console = Console(width=None if sys.stdout.isatty() else 120)
@@ -60,7 +61,9 @@ class Demo:
         )
         if state != "success" or killed is None:
             failed = [name for name, task in tasks.items() if task["state"] == "failed"]
-            raise SystemExit(f"demo: the DAG run ended {state}, failed tasks: {failed}; see logs/")
+            raise SystemExit(
+                f"demo: the DAG run ended {state}, failed tasks: {failed}; see .airflow/demo"
+            )
         return self._prove(round(seconds, 1), int(tasks["stream"]["try_number"]))
 
     def _follow(self, run_id: str) -> int | None:
@@ -68,14 +71,17 @@ class Demo:
         killed: int | None = None
         said = -1
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, TextColumn("epochs"), TimeElapsedColumn(), console=console) as bar:
-            shown = bar.add_task("waiting for the driver", total=EPOCHS)
+        with Progress(*columns, TextColumn("rows"), TimeElapsedColumn(), console=console) as bar:
+            shown = bar.add_task("waiting for the driver", total=ROWS)
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while self.airflow.run_state(DAG, run_id) not in ("success", "failed"):
+                if time.monotonic() > deadline:
+                    raise SystemExit(f"demo: no end after {PATIENCE_SECONDS} s; see .airflow/demo")
                 if state := self._look():
-                    epoch = exact_watermark(open_dataset(self.uri), QUERY).epoch
-                    bar.update(shown, completed=epoch + 1, description="streaming")
+                    epoch, rows = self._progress()
+                    bar.update(shown, completed=rows, description=f"epoch {epoch}")
                     if epoch > said and not console.is_terminal:
-                        console.print(f"Epoch {epoch} of {EPOCHS - 1} is in the dataset.")
+                        console.print(f"Epoch {epoch} has landed: {rows:,} rows in the dataset.")
                     said = max(said, epoch)
                     active = state.owner and state.owner.state is OwnerState.ACTIVE
                     if killed is None and active and epoch >= KILL_AFTER_EPOCH:
@@ -83,9 +89,13 @@ class Demo:
                         killed = epoch
                 time.sleep(0.2)
             if self._look():
-                epoch = exact_watermark(open_dataset(self.uri), QUERY).epoch
-                bar.update(shown, completed=epoch + 1, description="streamed")
+                bar.update(shown, completed=self._progress()[1], description="streamed")
         return killed
+
+    def _progress(self) -> tuple[int, int]:
+        """Return the newest epoch and the rows in the dataset."""
+        port = open_dataset(self.uri)
+        return exact_watermark(port, QUERY).epoch, port.dataset.count_rows()
 
     def _look(self) -> QueryState | None:
         with suppress(LanceStreamError):
@@ -175,7 +185,7 @@ def main() -> int:
     shutil.rmtree(home, ignore_errors=True)
     result = Demo(home).run()
     print(json.dumps(result), flush=True)
-    exact = result["rows_in"] == result["rows_out"] == 336_776
+    exact = result["rows_in"] == result["rows_out"] == ROWS
     return 0 if exact and not result["duplicates"] and not result["missing"] else 1
 
 
