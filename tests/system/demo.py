@@ -61,9 +61,7 @@ class Demo:
         )
         if state != "success" or killed is None:
             failed = [name for name, task in tasks.items() if task["state"] == "failed"]
-            raise SystemExit(
-                f"demo: the DAG run ended {state}, failed tasks: {failed}; see .airflow/demo"
-            )
+            raise SystemExit(f"demo: DAG run {state}, failed tasks: {failed}; see .airflow/demo")
         return self._prove(round(seconds, 1), int(tasks["stream"]["try_number"]))
 
     def _follow(self, run_id: str) -> int | None:
