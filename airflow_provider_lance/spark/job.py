@@ -91,9 +91,7 @@ def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> 
         _supervise(query, sink, heartbeat)
     except Exception as caught:
         error = _cause(caught, sink)
-        if query is not None and query.isActive:
-            sink.close()
-            query.stop()
+        _end(query, sink)
     stopped = sink.closed
     released = _release(sink)
     if heartbeat:
@@ -115,6 +113,16 @@ def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> 
     except LanceStreamError as unwritten:
         log.error("Summary not written. error=%s", unwritten)
     return summary
+
+
+def _end(query: StreamingQuery | None, sink: LanceSink) -> None:
+    """End a query that outlived its supervision; an epoch in progress still counts."""
+    sink.close()
+    try:
+        if query is not None and query.isActive:
+            query.stop()
+    except Exception:
+        log.exception("The query did not stop; the sink begins no more epochs.")
 
 
 def _trigger(text: str) -> dict[str, Any]:

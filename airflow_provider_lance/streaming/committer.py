@@ -97,11 +97,11 @@ class Committer:
         return self._view.watermark.epoch
 
     def stop_requested(self, *, poll: bool = False) -> bool:
-        """Tell whether the owner with this driver's token is asked to stop.
+        """Tell whether this driver is asked to stop.
 
         Looks in the handle's own config, without I/O; ``poll=True`` opens the newest version.
-        Before the claim the token is the one that it would get, and a request that was there at
-        the start is somebody else's.
+        Before the claim a request for the recorded owner counts, or for the token that this driver
+        would get; one that was there at the start is somebody else's.
         """
         return self._view.stop_requested(poll=poll)
 
@@ -207,6 +207,8 @@ class Committer:
         """Make one written epoch visible exactly once.
 
         :raises FencedError: a newer owner holds the query; nothing of this epoch will land.
+        :raises SchemaMismatchError, DatasetNotFoundError: the dataset's schema was changed, or the
+            dataset dropped, under this driver.
         :raises CommitPreemptedError: preempted in every one of the bounded attempts.
         :raises CommitStateUnknownError: the outcome could not be learned; this driver must end.
         """
