@@ -1,8 +1,8 @@
-"""The code that goes to the cluster: one application file, and one zip of what it imports.
+"""The code that goes to the cluster: an application file, and one zip of what it imports.
 
 A Spark cluster has no Airflow and need not have this package: spark-submit carries the middle of
-it along with ``--py-files``. Nothing here imports the job; it is shipped by its path, so that no
-Airflow process ever meets pyspark.
+it along with ``--py-files``. Nothing here imports the applications; they are shipped by their path,
+so that no Airflow process ever meets pyspark.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ _PACKAGE = Path(__file__).parent
 _SHIPPED = ("__init__.py", "exceptions.py", "spark/**/*.py", "streaming/**/*.py")
 
 
-def application_path() -> Path:
-    """Return the spark-submit application, a file of the installed package."""
-    return _PACKAGE / "spark" / "job.py"
+def application_path(name: str = "job") -> Path:
+    """Return a spark-submit application, a file of the installed package.
+
+    :param name: ``job`` for a stream, ``maintain`` for maintenance.
+    """
+    return _PACKAGE / "spark" / f"{name}.py"
 
 
 def build_zip(folder: Path) -> Path:

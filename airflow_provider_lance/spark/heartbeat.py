@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import time
 from typing import Any
 
@@ -13,9 +12,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import LanceStreamError
+from airflow_provider_lance.spark.activity import Activity
+from airflow_provider_lance.spark.recent import Recent, WatchedTotals
 from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.streaming.epoch import utc_now
 from airflow_provider_lance.streaming.files import Files
+from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.report import write_heartbeat
 
 __all__ = ["Heartbeat"]
@@ -31,20 +33,28 @@ class Heartbeat:
 
     def __init__(self, files: Files, launch_id: str, session: SparkSession, sink: LanceSink):
         self._files, self._launch_id, self._sink = files, launch_id, sink
-        context = session.sparkContext
+        context, process = session.sparkContext, ProcessIdentity.of(os.getpid())
         self._driver = {
             "applicationId": context.applicationId,
             "uiAddress": context.uiWebUrl or "",
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
+            "host": process.host,
+            "pid": process.pid,
+            "start": process.start,
+            "launchedBy": sink.launched_by,
         }
+        self._activity, self._recent = Activity(), Recent()
+        sink.totals = WatchedTotals(watcher=self._recent.add)
         self._written: tuple[Any, ...] | None = None
         self._written_at = 0.0
 
     def beat(self, query: StreamingQuery | None, state: str) -> None:
         """Write the heartbeat if it says something new. A store that fails never ends the query."""
         progress = _progress(query)
-        news = (state, progress and progress.get("timestamp"), self._sink.last)
+        signs = (progress and progress.get("timestamp"), self._sink.last)
+        if query:
+            self._activity.look(query, *signs)
+        self._recent.join(query, progress)
+        news = (state, *signs)
         if news == self._written and time.monotonic() - self._written_at < _QUIET_SECONDS:
             return
         try:
@@ -63,6 +73,7 @@ class Heartbeat:
             "queryId": sink.options.query_id,
             "time": utc_now(),
             "state": state,
+            "busySince": self._activity.since,
             "driver": {
                 **self._driver,
                 "runId": str(query.runId) if query else None,
@@ -80,8 +91,10 @@ class Heartbeat:
                 "epochs": sink.totals.epochs,
                 "totalRows": sink.totals.rows,
                 "watermark": committer.watermark if committer else None,
+                "committedAt": committer.committed_at if committer else None,
             },
             "progress": progress,
+            "recent": self._recent.to_json(),
         }
 
 

@@ -1,10 +1,11 @@
 """The spark-submit application: one specification in, one streaming query, one summary out.
 
-    spark-submit --py-files airflow_provider_lance.zip job.py /private/spec.json
+    spark-submit --py-files airflow_provider_lance.zip job.py /private/spec.json [--remove]
 
 The specification is a file, never an argument, because it may hold the store's secrets. In cluster
-mode pass it with ``--files`` and name it without its folder.
-Exit status: 0 finished or stopped in order, 1 failed, 2 the specification cannot be read.
+mode pass it with ``--files`` and name it without its folder. ``--remove`` deletes it once read.
+Exit status: 0 finished or stopped in order, 1 failed or ended while an epoch hung, 2 the
+specification cannot be read.
 """
 
 from __future__ import annotations
@@ -15,22 +16,18 @@ import logging
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
 
-from pyspark import SparkFiles
-from pyspark.errors import (
-    AnalysisException,
-    ParseException,
-    PySparkException,
-    StreamingQueryException,
-)
+from pyspark.errors import AnalysisException, ParseException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
+from airflow_provider_lance.spark.application import message_of, read_spec, start_logging
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.heartbeat import Heartbeat
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
+from airflow_provider_lance.spark.supervision import Supervision
 from airflow_provider_lance.streaming.report import (
     EndReason,
     Summary,
@@ -44,34 +41,36 @@ __all__ = ["main", "run"]
 
 log = logging.getLogger("airflow_provider_lance.spark.job")
 
-_LOOK_SECONDS = 1
-_STOP_POLL_SECONDS = 10.0
-"""How often an idle driver opens the dataset to see a stop request; a busy one sees it for free."""
-
 
 def main(argv: list[str]) -> int:
     """Run the application; see the module's docstring for arguments and exit status."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("airflow_provider_lance").setLevel(logging.INFO)
-    if len(argv) != 1:
-        print("usage: job.py SPEC.json", file=sys.stderr)
+    if not argv or argv[1:] not in ([], ["--remove"]):
+        print("usage: job.py SPEC.json [--remove]", file=sys.stderr)
         return 2
+    start_logging()
     session = SparkSession.builder.getOrCreate()
     try:
-        spec = JobSpec.loads(_read_spec(argv[0]))
+        spec = JobSpec.loads(read_spec(argv[0], remove=len(argv) > 1))
     except (LanceStreamError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
-    summary = run(session, spec)
+    summary, hangs = _run(session, spec, None)
     print(json.dumps(summary.to_json()))
+    if hangs:
+        _end_process()
     session.stop()
     return 1 if summary.reason is EndReason.FAILED else 0
 
 
-def _read_spec(name: str) -> str:
-    path = name if os.path.exists(name) else SparkFiles.get(name)
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+def _end_process() -> NoReturn:
+    """End here and now; spark-submit sees the status and ends the JVM.
+
+    `session.stop()` and the interpreter's own end would wait for the thread that hangs.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> Summary:
@@ -79,50 +78,51 @@ def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> 
 
     :param sink: the sink to use instead of one made from the specification; for tests.
     """
+    return _run(session, spec, sink)[0]
+
+
+def _run(session: SparkSession, spec: JobSpec, sink: LanceSink | None) -> tuple[Summary, bool]:
+    """Do what :func:`run` does, and tell whether a query still hangs in this process."""
     began = time.monotonic()
-    sink = sink or LanceSink(spec.sink)
+    sink = sink or LanceSink(spec.sink, launch_id=spec.launch_id, launched_by=spec.launched_by)
     query: StreamingQuery | None = None
     heartbeat: Heartbeat | None = None
+    supervision: Supervision | None = None
     error: BaseException | None = None
     try:
         files = HadoopFiles(session, report_location(spec.sink.checkpoint_location))
         heartbeat = Heartbeat(files, spec.launch_id, session, sink)
         query = sink.start(_dataframe(session, spec), **_trigger(spec.trigger))
-        _supervise(query, sink, heartbeat)
+        supervision = Supervision(session, query, sink, heartbeat, spec.stop_grace)
+        supervision.wait()
     except Exception as caught:
         error = _cause(caught, sink)
-        _end(query, sink)
+        if supervision:
+            supervision.end()
+    # A release would wait for the epoch that hangs.
+    hangs = bool(supervision and supervision.hangs)
     stopped = sink.closed
-    released = _release(sink)
+    released = not hangs and _release(sink)
     if heartbeat:
         heartbeat.beat(query, "ended")
     summary = _summary(
         spec,
         sink,
         query=query,
+        supervision=supervision,
         error=error,
         stopped=stopped,
         released=released,
         seconds=time.monotonic() - began,
     )
     if heartbeat is None:
-        return summary
+        return summary, hangs
     try:
         write_summary(files, summary)
         forget_old_launches(files)
     except LanceStreamError as unwritten:
         log.error("Summary not written. error=%s", unwritten)
-    return summary
-
-
-def _end(query: StreamingQuery | None, sink: LanceSink) -> None:
-    """End a query that outlived its supervision; an epoch in progress still counts."""
-    sink.close()
-    try:
-        if query is not None and query.isActive:
-            query.stop()
-    except Exception:
-        log.exception("The query did not stop; the sink begins no more epochs.")
+    return summary, hangs
 
 
 def _trigger(text: str) -> dict[str, Any]:
@@ -159,35 +159,7 @@ def _from_source(session: SparkSession, source: Source, sql: str | None) -> Data
         df.createOrReplaceTempView("source")
         return session.sql(sql)
     except (AnalysisException, ParseException) as error:
-        raise SpecError(f"the source or its sql cannot be read: {_message(error)}") from None
-
-
-def _supervise(query: StreamingQuery, sink: LanceSink, heartbeat: Heartbeat) -> None:
-    """Wait for the query's end; write heartbeats; end it in order when it is asked to stop."""
-    looked = time.monotonic()
-    while not query.awaitTermination(_LOOK_SECONDS):
-        heartbeat.beat(query, "stopping" if sink.closed else "running")
-        if sink.closed:
-            # Between two triggers nothing is under way; while one is, the sink refuses the next.
-            if not query.status["isTriggerActive"]:
-                query.stop()
-            continue
-        now = time.monotonic()
-        idle = now - max(sink.last_activity, looked) > _STOP_POLL_SECONDS
-        looked = now if idle else looked
-        if _stop_requested(sink, poll=idle):
-            log.info("Asked to stop; the epoch in progress is finished first.")
-            sink.close()
-
-
-def _stop_requested(sink: LanceSink, *, poll: bool) -> bool:
-    if sink.committer is None:
-        return False
-    try:
-        return sink.committer.stop_requested(poll=poll)
-    except LanceStreamError as error:
-        log.warning("Cannot look for a stop request. error=%s", error)
-        return False
+        raise SpecError(f"the source or its sql cannot be read: {message_of(error)}") from None
 
 
 def _cause(caught: Exception, sink: LanceSink) -> BaseException | None:
@@ -197,7 +169,7 @@ def _cause(caught: Exception, sink: LanceSink) -> BaseException | None:
         return None
     # An error of ours says all there is to say; for any other the trace may be all there is.
     trace = None if isinstance(cause, LanceStreamError) else cause
-    log.error("The query failed. %s: %s", type(cause).__name__, _message(cause), exc_info=trace)
+    log.error("The query failed. %s: %s", type(cause).__name__, message_of(cause), exc_info=trace)
     return cause
 
 
@@ -214,6 +186,7 @@ def _summary(
     sink: LanceSink,
     *,
     query: StreamingQuery | None,
+    supervision: Supervision | None,
     error: BaseException | None,
     stopped: bool,
     released: bool,
@@ -221,6 +194,8 @@ def _summary(
 ) -> Summary:
     committer, totals = sink.committer, sink.totals
     reason = EndReason.STOPPED if stopped else EndReason.FINISHED
+    request = supervision.request if supervision else None
+    hangs = supervision.hangs if supervision else None
     return Summary(
         launch_id=spec.launch_id,
         query_id=spec.sink.query_id,
@@ -239,15 +214,9 @@ def _summary(
         seconds=round(seconds, 3),
         run_id=str(query.runId) if query else None,
         error=type(error).__name__ if error else None,
-        message=_message(error) if error else None,
+        message=message_of(error) if error else hangs,
+        stopped_by=(request.by or None) if request else None,
     )
-
-
-def _message(error: BaseException) -> str:
-    if isinstance(error, PySparkException):
-        # Spark's own text repeats the JVM's stack trace behind the first lines.
-        return str(error).split("\nJVM stacktrace", 1)[0].strip()
-    return str(error)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -17,14 +15,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_seconds
 from airflow_provider_lance.spark.files import HadoopFiles
+from airflow_provider_lance.spark.handover import wait_for_end
 from airflow_provider_lance.spark.target import open_target
+from airflow_provider_lance.spark.totals import EpochReport, Totals
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import DELETE_FLAG, MESSAGE_SCHEMA, WriteTask, gather
 from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.streaming.process import ProcessIdentity
+from airflow_provider_lance.streaming.report import report_location
 from airflow_provider_lance.streaming.spec import SinkOptions
 from airflow_provider_lance.streaming.steps import Step
 from airflow_provider_lance.streaming.view import Policy
@@ -33,55 +36,12 @@ __all__ = ["EpochReport", "LanceSink", "StoppedOnRequestError", "Totals"]
 
 log = logging.getLogger(__name__)
 
-
 _TURN_SECONDS = 300.0
+_COMPACTION_SECONDS = 5.0
 
 
 class StoppedOnRequestError(Exception):
     """Ends the query in place of an epoch that a closed sink must not begin; no data is lost."""
-
-
-@dataclass(frozen=True, slots=True)
-class EpochReport:
-    """What one call of the sink did; times in milliseconds."""
-
-    epoch_id: int
-    decision: Decision | None
-    rows: int = 0
-    deletes: int = 0
-    fragments: int = 0
-    bytes: int = 0
-    write_ms: float = 0.0
-    commit_ms: float = 0.0
-    version: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What this sink has committed since it was made."""
-
-    epochs: int = 0
-    rows: int = 0
-    deletes: int = 0
-    skipped: int = 0
-    first_epoch: int | None = None
-    last_epoch: int | None = None
-
-    def plus(self, report: EpochReport) -> Totals:
-        """Return the totals with one more epoch in them."""
-        if report.decision in (Decision.SKIP_REPLAY, Decision.RECOVERY_TXN2_ONLY):
-            return replace(self, skipped=self.skipped + 1)
-        if report.decision is not Decision.FULL_COMMIT:
-            return self
-        first = report.epoch_id if self.first_epoch is None else self.first_epoch
-        return replace(
-            self,
-            epochs=self.epochs + 1,
-            rows=self.rows + report.rows,
-            deletes=self.deletes + report.deletes,
-            first_epoch=first,
-            last_epoch=report.epoch_id,
-        )
 
 
 class LanceSink:
@@ -94,6 +54,8 @@ class LanceSink:
     camelCase: ``LanceSink(uri=…, queryId=…, checkpointLocation=…, outputMode="append")``.
     A sink serves one run; make a new one for the next.
 
+    :param launch_id: the name of this launch, which stop requests may name; empty without one.
+    :param launched_by: who launched it, for whoever looks into the dataset.
     :param on_step: called at each step between two side effects; tests end the process there.
     :raises SpecError: unknown option, wrong form, missing option or two that contradict.
     """
@@ -103,6 +65,8 @@ class LanceSink:
         options: SinkOptions | None = None,
         /,
         *,
+        launch_id: str = "",
+        launched_by: str = "",
         on_step: Callable[[Step], None] = lambda step: None,
         **given: Any,
     ) -> None:
@@ -111,14 +75,17 @@ class LanceSink:
                 f"give options as one SinkOptions or by name, not both: {sorted(given)}"
             )
         self.options = options or SinkOptions.parse(given)
+        self.launch_id, self.launched_by = launch_id, launched_by
         self.committer: Committer | None = None
         self.error: BaseException | None = None
         """What ended the last epoch, unwrapped: Spark reports it as text only."""
         self.totals = Totals()
         """What this run has committed so far."""
         self.last: EpochReport | None = None
+        self.epoch_in_progress: int | None = None
         self.last_activity = time.monotonic()
         self._on_step = on_step
+        self._compaction = AutoCompaction(self.options.auto_compact_every, self.options.query_id)
         self._schema: pa.Schema | None = None
         self._as_is = False
         self._run_id: str | None = None
@@ -138,11 +105,16 @@ class LanceSink:
         :raises SchemaMismatchError: the columns do not fit.
         :raises CheckpointMismatchError, HistoryGapError, ProtocolVersionError: see
             :meth:`~airflow_provider_lance.streaming.committer.Committer.prepare`.
+        :raises FencedError, TransientError: the query could not be taken from an owner that did not
+            release it.
         """
         _refuse_trigger(trigger)
         if self.committer or self.closed:
             raise SpecError("a LanceSink serves one run of a query: make a new one for the next")
-        self._prepare(df, streaming=True)
+        committer = self._prepare(df, streaming=True)
+        self._take_over(committer, df.sparkSession)
+        if self.options.auto_compact_every:
+            self._compaction.use_interval(trigger_seconds(df.sparkSession, trigger))
         return (
             df.writeStream.outputMode(self.options.output_mode.value)
             .option("checkpointLocation", self.options.checkpoint_location)
@@ -165,8 +137,10 @@ class LanceSink:
 
         Spark's ``stop()`` does not wait for a call of the sink that is under way, and an owner must
         not be released under a commit: this waits, and gives up (returns ``False``) on a hung one.
+        A compaction of the sink's own gets a few seconds to end.
         """
         self.close()
+        self._compaction.end(_COMPACTION_SECONDS)
         if self.committer is None or not self._turn.acquire(timeout=_TURN_SECONDS):
             return False
         try:
@@ -196,17 +170,29 @@ class LanceSink:
             on_history_gap=options.on_history_gap,
         )
         committer = Committer(
-            port, options.query_id, look(), policy, look=look, on_step=self._on_step
+            port,
+            options.query_id,
+            look(),
+            policy,
+            launch_id=self.launch_id,
+            look=look,
+            on_step=self._on_step,
         )
         committer.prepare()
         self.committer = committer
         return committer
+
+    def _take_over(self, committer: Committer, session: SparkSession) -> None:
+        if previous := committer.take_over(self._driver(session)):
+            location = report_location(self.options.checkpoint_location)
+            wait_for_end(previous, HadoopFiles(session, location))
 
     # --------------------------------------------------------------------------- epoch after epoch
 
     def __call__(self, df: DataFrame, epoch_id: int) -> None:
         """Write and commit one epoch; Spark calls it. Never swallows: Spark would log it done."""
         with self._turn:
+            self.epoch_in_progress = int(epoch_id)
             try:
                 if self.closed:
                     raise StoppedOnRequestError(f"epoch {epoch_id} was not begun: asked to stop")
@@ -214,6 +200,8 @@ class LanceSink:
             except BaseException as error:
                 self.error = error
                 raise
+            finally:
+                self.epoch_in_progress = None
         self.last, self.totals = report, self.totals.plus(report)
         self.last_activity = time.monotonic()
         log.info(
@@ -269,7 +257,11 @@ class LanceSink:
             keys=written.keys,
             merge_keys=self.options.merge_keys,
         )
+        if mode is not OutputMode.APPEND:
+            self._compaction.give_way()
         result = committer.commit(epoch)
+        if not self.closed:
+            self._compaction.epoch_done(epoch_id, port, committer.owner)
         return EpochReport(
             epoch_id=epoch_id,
             decision=result.decision,
@@ -309,16 +301,20 @@ class LanceSink:
 
     def _driver(self, session: SparkSession) -> Driver:
         context = session.sparkContext
-        # Spark sets both for the thread that runs a query: its id is the checkpoint's id, and the
-        # job group is the run's id.
+        process = ProcessIdentity.of(os.getpid())
+        # Spark sets both for the thread that runs a query, and for no other: its id is the
+        # checkpoint's id, and the job group is the run's id.
         return Driver(
             run_id=context.getLocalProperty("spark.jobGroup.id") or "",
             checkpoint_id=context.getLocalProperty("sql.streaming.queryId") or "",
             checkpoint_location=self.options.checkpoint_location,
             application_id=context.applicationId,
             ui_address=context.uiWebUrl or "",
-            host=socket.gethostname(),
-            pid=os.getpid(),
+            host=process.host,
+            pid=process.pid,
+            start=process.start,
+            launch_id=self.launch_id,
+            launched_by=self.launched_by,
         )
 
 

@@ -1,15 +1,17 @@
 """Spark's checkpoint, read without Spark: its id, the epochs planned and the epochs done.
 
 Format seen on Spark 3.5 to 4.3: `metadata` holds ``{"id": …}``, `offsets/N` is written when epoch
-N is planned, `commits/N` after the sink's commit; the newest 100 of each are kept.
+N is planned, `commits/N` after the sink's commit; the newest 100 of each are kept. The second line
+of `offsets/N` holds ``{"batchTimestampMs": …}``, the start of the trigger that planned N.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from airflow_provider_lance.exceptions import CheckpointMismatchError
+from airflow_provider_lance.exceptions import CheckpointMismatchError, StorageUnavailableError
 from airflow_provider_lance.streaming.epoch import NO_EPOCH
 from airflow_provider_lance.streaming.files import Files
 
@@ -18,12 +20,17 @@ __all__ = ["Checkpoint", "read_checkpoint"]
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One look at a checkpoint; ``id`` is ``None`` while Spark has not made it yet."""
+    """One look at a checkpoint; ``id`` is ``None`` while Spark has not made it yet.
+
+    ``planned_at`` is when the epoch in flight was planned, ISO 8601 in UTC; ``None`` when none is,
+    or when its file does not say.
+    """
 
     location: str
     id: str | None = None
     planned: int = NO_EPOCH
     committed: int = NO_EPOCH
+    planned_at: str | None = None
 
     @property
     def in_flight(self) -> int | None:
@@ -32,7 +39,7 @@ class Checkpoint:
 
 
 def read_checkpoint(location: str, files: Files) -> Checkpoint:
-    """Read a checkpoint's state; three small reads.
+    """Read a checkpoint's state; three small reads, one more while an epoch is in flight.
 
     :raises CheckpointMismatchError: `metadata` is there and no id can be read from it.
     :raises StorageUnavailableError: the store did not answer or refused.
@@ -40,7 +47,9 @@ def read_checkpoint(location: str, files: Files) -> Checkpoint:
     # `commits` is read before `offsets`: a live query can only make `planned` look newer, which
     # leaves an epoch in doubt; the other order could make one look done that is not.
     committed = _newest(files, "commits")
-    return Checkpoint(location, _identity(location, files), _newest(files, "offsets"), committed)
+    planned = _newest(files, "offsets")
+    planned_at = _planned_at(files, planned) if planned > committed else None
+    return Checkpoint(location, _identity(location, files), planned, committed, planned_at)
 
 
 def _identity(location: str, files: Files) -> str | None:
@@ -60,3 +69,13 @@ def _identity(location: str, files: Files) -> str | None:
 def _newest(files: Files, folder: str) -> int:
     # Spark leaves names such as `.5.crc`, `.6.uuid.tmp` and `9.compact` beside the numbers.
     return max((int(name) for name in files.names(folder) if name.isdigit()), default=NO_EPOCH)
+
+
+def _planned_at(files: Files, epoch_id: int) -> str | None:
+    """Read when an epoch was planned; what cannot be read is no error, no decision hangs on it."""
+    try:
+        _, meta, *_ = (files.read(f"offsets/{epoch_id}") or b"").split(b"\n")
+        moment = datetime.fromtimestamp(json.loads(meta)["batchTimestampMs"] / 1000, UTC)
+    except (StorageUnavailableError, ValueError, KeyError, TypeError, OverflowError, OSError):
+        return None
+    return moment.isoformat(timespec="milliseconds")

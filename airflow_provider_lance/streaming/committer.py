@@ -1,41 +1,34 @@
-"""Claim, commit, release: the order of the protocol's side effects, in numbered steps.
+"""One driver's part in the protocol: the epochs of one query, committed in numbered steps.
 
-Two invariants carry everything else. *One look after each doubt*: a commit that did not plainly
-succeed is searched for in history before it is sent again. *One manifest per attempt*: the port
-never retries on its own, so an attempt that failed can have landed at most once.
+*One look after each doubt*: a commit that did not plainly succeed is searched for in history before
+it is sent again. What makes the driver the owner is in :mod:`.ownership`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from uuid import uuid4
 
-from airflow_provider_lance.exceptions import (
-    CommitPreemptedError,
-    CommitStateUnknownError,
-)
+from airflow_provider_lance.exceptions import CommitPreemptedError, CommitStateUnknownError
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import (
+    NO_EPOCH,
     Driver,
     Epoch,
     OutputMode,
     Owner,
     OwnerState,
+    StopNote,
     Watermark,
-    utc_now,
 )
 from airflow_provider_lance.streaming.history import find_epoch
-from airflow_provider_lance.streaming.port import (
-    Barrier,
-    Change,
-    Configure,
-    DatasetPort,
-    change_for,
-)
+from airflow_provider_lance.streaming.ownership import Ownership
+from airflow_provider_lance.streaming.port import DatasetPort, change_for
 from airflow_provider_lance.streaming.properties import encode_stamp
 from airflow_provider_lance.streaming.steps import CommitResult, Step
 from airflow_provider_lance.streaming.view import DriverView, Policy
@@ -44,14 +37,13 @@ __all__ = ["Committer"]
 
 log = logging.getLogger(__name__)
 
-_UNSURE = (CommitPreemptedError, CommitStateUnknownError)
-
 
 class Committer:
     """Commits the epochs of one query, one at a time, from one driver.
 
-    Call :meth:`prepare` before any data is read, :meth:`identify` once Spark has named the run,
-    :meth:`decide` before an epoch is written, :meth:`commit` after, :meth:`release` at the end.
+    Call :meth:`prepare` before any data is read, :meth:`take_over` before Spark plans an epoch,
+    :meth:`identify` once Spark has named the run, :meth:`decide` before an epoch is written,
+    :meth:`commit` after, :meth:`release` at the end.
     """
 
     def __init__(
@@ -61,6 +53,7 @@ class Committer:
         checkpoint: Checkpoint,
         policy: Policy | None = None,
         *,
+        launch_id: str = "",
         look: Callable[[], Checkpoint] | None = None,
         on_step: Callable[[Step], None] = lambda step: None,
     ) -> None:
@@ -68,18 +61,16 @@ class Committer:
 
         :param port: a handle at the newest version.
         :param checkpoint: the checkpoint as it was before Spark started.
+        :param launch_id: the launch that stop requests may name; empty if it has no name.
         :param look: reads the checkpoint again, when another driver may have gone on with it.
         :param on_step: called at each :class:`Step`; tests end the process there.
         """
         self.query_id = query_id
-        self.manifest_updates = 0
-        """How many versions this driver has added to the dataset."""
         self._policy = policy or Policy()
         look = look or (lambda: checkpoint)
-        self._view = DriverView(port, query_id, checkpoint, self._policy, look)
+        self._view = DriverView(port, query_id, checkpoint, self._policy, look, launch_id=launch_id)
+        self._ownership = Ownership(self._view, self._policy, on_step)
         self._on_step = on_step
-        self._since_fold = 0
-        self._in_doubt = False
 
     @property
     def port(self) -> DatasetPort:
@@ -92,16 +83,28 @@ class Committer:
         return self._view.owner
 
     @property
+    def manifest_updates(self) -> int:
+        """Return how many versions this driver has added to the dataset."""
+        return self._ownership.manifest_updates
+
+    @property
     def watermark(self) -> int:
         """Return the epoch watermark as far as this driver knows it."""
         return self._view.watermark.epoch
 
-    def stop_requested(self, *, poll: bool = False) -> bool:
-        """Tell whether this driver is asked to stop.
+    @property
+    def committed_at(self) -> str | None:
+        """Return when that epoch was committed; ``None`` if it is not known."""
+        return self._view.watermark.committed_at
+
+    def stop_requested(self, *, poll: bool = False) -> StopNote | None:
+        """Return the request to stop that this driver must obey, ``None`` if there is none.
 
         Looks in the handle's own config, without I/O; ``poll=True`` opens the newest version.
         Before the claim a request for the recorded owner counts, or for the token that this driver
-        would get; one that was there at the start is somebody else's.
+        would get; one that was there at the start is somebody else's, unless it names this launch.
+
+        :raises FencedError: polling showed a newer owner; without, the next commit shows it.
         """
         return self._view.stop_requested(poll=poll)
 
@@ -138,25 +141,27 @@ class Committer:
         :raises FencedError: another driver claimed in the middle of this claim.
         :raises TransientError: the store refused too often.
         """
-        view = self._view
-        previous, mine = self._take_ownership(epoch_id)
-        # Until the end of the claim a stale writer may still land an epoch that nobody has seen.
-        view.owner, self._in_doubt = mine, True
-        self._on_step(Step.CLAIM_OWNED)
-        # 3. A previous owner that did not release may have a commit on its way: stop it.
-        if self._policy.barrier and previous and previous.state is OwnerState.ACTIVE:
-            self._bar()
-        self._on_step(Step.CLAIM_BARRED)
-        # 4. Nothing of a stale writer can land any more: what history shows now is exact. It is
-        # ahead of the config only if something landed between 1. and 3.
-        view.refuse_if_fenced()
-        view.read_watermark()
-        self.decide(epoch_id)
-        if view.watermark.epoch > view.state.watermark:
-            self._fold()
-        self._in_doubt = False
-        self._on_step(Step.CLAIM_HEALED)
-        log.info("Claimed. %s after=%s", view, previous.state.value if previous else "nobody")
+        self._ownership.claim(epoch_id)
+
+    def take_over(self, driver: Driver) -> Owner | None:
+        """Claim from an owner that did not release, before Spark plans an epoch of this run.
+
+        Two drivers of one query write the same log of Spark's, which ends the one that is late with
+        an entry. So beside a busy driver a newcomer would hardly ever come to its first commit.
+
+        :param driver: whatever ``run_id`` and ``checkpoint_id`` it has: the run has no id before it
+            starts, and the checkpoint's is known.
+        :returns: the owner that the query was taken from, ``None`` if there was none to fence.
+        :raises TerminalError, TransientError: as :meth:`claim`.
+        """
+        owner = self._view.state.owner
+        if owner is None or owner.state is OwnerState.RELEASED or self._view.starts_generation():
+            return None
+        known = owner.driver.checkpoint_id  # any other one was refused
+        unlike = f"starting {uuid4().hex[:8]}"  # two owners must never look the same
+        self._view.identify(replace(driver, run_id=unlike, checkpoint_id=known))
+        self.claim(NO_EPOCH)
+        return owner
 
     def leave_trace(self, epoch_id: int) -> None:
         """Claim for an empty epoch, if the dataset does not know the query yet; else do nothing.
@@ -166,42 +171,6 @@ class Committer:
         """
         if self._view.owner is None and not self._view.state.known:
             self.claim(epoch_id)
-
-    def _take_ownership(self, epoch_id: int) -> tuple[Owner | None, Owner]:
-        """Do steps 1 and 2 of the claim; return the previous owner and this one."""
-        view = self._view
-        if view.driver is None:
-            raise RuntimeError("identify() comes before claim()")
-        mine: Owner | None = None
-        previous: Owner | None = None
-        for attempt in self._policy.backoff:
-            # 1. Open the latest version; the checkpoint must still be the recorded one.
-            view.reopen()
-            if mine is not None and view.state.owner == mine:
-                return previous, mine  # an earlier attempt landed and its answer was lost
-            fresh = view.starts_generation()
-            if not fresh:
-                view.read_watermark()
-                self.decide(epoch_id)
-            self._on_step(Step.CLAIM_OPENED)
-            # 2. Token + 1, active, and the watermark as of this version; what a stale writer lands
-            # from now on is above it. Lance lets only one of two updates of a key land.
-            previous = view.state.owner
-            mine = Owner(
-                token=view.next_token,
-                state=OwnerState.ACTIVE,
-                generation=view.state.generation + (1 if fresh and view.state.known else 0),
-                driver=view.driver,
-                time=utc_now(),
-            )
-            updates = view.fold_updates(anew=fresh) | view.owner_updates(mine)
-            try:
-                self._commit(Configure(updates))
-            except _UNSURE as error:
-                attempt.error = error
-            else:
-                return previous, mine
-        raise AssertionError("a backoff ends in its last error")
 
     def commit(self, epoch: Epoch) -> CommitResult:
         """Make one written epoch visible exactly once.
@@ -224,11 +193,11 @@ class Committer:
         committed_at = self._land(epoch)
         commit_ms = (time.perf_counter() - began) * 1000
         view.watermark = Watermark(epoch.epoch_id, view.port.version, committed_at)
-        self._since_fold += 1
+        self._ownership.since_fold += 1
         self._on_step(Step.COMMIT_LANDED)
         # 5. Now and then the watermark is folded into the config.
-        if self._since_fold >= view.fold_every:
-            self._fold()
+        if self._ownership.since_fold >= view.fold_every:
+            self._ownership.fold()
         self._on_step(Step.COMMIT_FOLDED)
         return CommitResult(decision, epoch.epoch_id, view.port.version, commit_ms)
 
@@ -245,13 +214,15 @@ class Committer:
             view.refuse_other_layout()
             assert view.owner is not None
             # 3. One commit carries data and stamp.
-            self._in_doubt = True
+            self._ownership.in_doubt = True
             sent = datetime.now(UTC)
-            stamp = encode_stamp(self.query_id, view.owner, epoch, _ms(epoch.started_at, sent))
+            took = sent - datetime.fromisoformat(epoch.started_at)
+            milliseconds = int(took.total_seconds() * 1000)
+            stamp = encode_stamp(self.query_id, view.owner, epoch, milliseconds, view.run_id)
             try:
-                self._commit(change_for(epoch), stamp)
+                self._ownership.send(change_for(epoch), stamp)
                 view.inspect_landing(epoch.epoch_id, base)
-                self._in_doubt = False
+                self._ownership.in_doubt = False
                 return sent.isoformat(timespec="milliseconds")
             except CommitPreemptedError as error:
                 attempt.error = error
@@ -262,7 +233,7 @@ class Committer:
                 self._settle()
             # 4. Whatever went wrong, look for our own epoch before it is sent again.
             found = find_epoch(view.port, self.query_id, view.owner, epoch.epoch_id, after=base)
-            self._in_doubt = False
+            self._ownership.in_doubt = False
             if found:
                 return found.committed_at
         raise AssertionError("a backoff ends in its last error")
@@ -275,32 +246,7 @@ class Committer:
         """
         self._view.reopen()
         if not self._view.fenced:
-            self._bar()
-
-    def _bar(self) -> None:
-        for attempt in self._policy.backoff:
-            try:
-                self._commit(Barrier())
-            except _UNSURE as error:
-                attempt.error = error
-                self._view.reopen()
-            else:
-                return
-
-    def _fold(self) -> None:
-        """Write the watermark into the config; a failure only means: again after a later epoch."""
-        view = self._view
-        if view.fenced:
-            return  # the handle may be the newer owner's, and its epochs are not in this watermark
-        try:
-            self._commit(Configure(view.fold_updates()))
-        except CommitStateUnknownError as error:
-            log.warning("Fold not confirmed; the next will repeat it. error=%s", error)
-        except CommitPreemptedError:
-            view.reopen()
-            view.refuse_if_fenced()
-        else:
-            self._since_fold = 0
+            self._ownership.bar()
 
     def release(self) -> bool:
         """End in order: fold the watermark and mark the owner ``released``, in one commit.
@@ -311,34 +257,4 @@ class Committer:
 
         :raises StorageUnavailableError: the store did not answer.
         """
-        view = self._view
-        if view.owner is None or self._in_doubt:
-            return False
-        released = replace(view.owner, state=OwnerState.RELEASED, time=utc_now())
-        view.reopen()
-        for _ in self._policy.backoff:
-            if view.state.owner == released:
-                break  # an earlier attempt landed and its answer was lost
-            if view.fenced:
-                return False
-            self._on_step(Step.RELEASE_CHECKED)
-            try:
-                self._commit(Configure(view.fold_updates() | view.owner_updates(released)))
-            except _UNSURE:
-                view.reopen()
-            else:
-                break
-        else:
-            return False
-        log.info("Released. %s", view)
-        view.owner = None
-        self._on_step(Step.RELEASE_DONE)
-        return True
-
-    def _commit(self, change: Change, stamp: Mapping[str, str] | None = None) -> None:
-        self._view.move_to(self._view.port.commit(change, stamp))
-        self.manifest_updates += 1
-
-
-def _ms(started_at: str, sent: datetime) -> int:
-    return int((sent - datetime.fromisoformat(started_at)).total_seconds() * 1000)
+        return self._ownership.release()

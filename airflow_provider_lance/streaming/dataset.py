@@ -23,7 +23,7 @@ from airflow_provider_lance.streaming.port import (
 if TYPE_CHECKING:
     import lance
 
-__all__ = ["LanceDatasetPort", "open_dataset"]
+__all__ = ["LanceDatasetPort", "is_conflict", "open_dataset", "read_error"]
 
 
 def open_dataset(
@@ -37,11 +37,12 @@ def open_dataset(
     import lance
 
     try:
+        chosen = dict(storage_options or {})
         return LanceDatasetPort(
-            lance.dataset(uri, version=version, storage_options=dict(storage_options or {}) or None)
+            lance.dataset(uri, version=version, storage_options=chosen or None), chosen
         )
     except (ValueError, OSError) as error:
-        raise _read_error(uri, error) from error
+        raise read_error(uri, error) from error
 
 
 def _is_missing(error: Exception) -> bool:
@@ -51,7 +52,17 @@ def _is_missing(error: Exception) -> bool:
     return "was not found" in text or ("Not found:" in text and "_versions" in text)
 
 
-def _read_error(uri: str, error: Exception) -> DatasetNotFoundError | StorageUnavailableError:
+def is_conflict(error: Exception) -> bool:
+    """Tell whether an error of pylance's own commits means that another commit landed first.
+
+    Compaction and index builds raise a plain OSError for it (seen on pylance 14.0.2).
+    """
+    text = str(error).lower()
+    return "commit conflict" in text or "incompatible transaction" in text
+
+
+def read_error(uri: str, error: Exception) -> DatasetNotFoundError | StorageUnavailableError:
+    """Return what pylance's error means: a dataset that is not there, or a store that fails."""
     if _is_missing(error):
         return DatasetNotFoundError(
             f"no Lance dataset at {uri}: check the URI, or create it first (a sink with "
@@ -68,8 +79,12 @@ def _first_line(error: Exception) -> str:
 class LanceDatasetPort:
     """A live pylance handle; commits on it cost no listing of versions."""
 
-    def __init__(self, dataset: lance.LanceDataset) -> None:
+    def __init__(
+        self, dataset: lance.LanceDataset, storage_options: Mapping[str, str] | None = None
+    ) -> None:
         self._dataset = dataset
+        self.storage_options = dict(storage_options or {})
+        """What opened the dataset, secrets included."""
         self._config: Mapping[str, str] | None = None
 
     @property
@@ -102,11 +117,10 @@ class LanceDatasetPort:
     def latest(self) -> LanceDatasetPort:
         """Return a handle at the newest version; one listing, the caches are shared."""
         try:
-            return LanceDatasetPort(
-                self._dataset.checkout_version(int(self._dataset.latest_version))
-            )
+            newest = self._dataset.checkout_version(int(self._dataset.latest_version))
+            return LanceDatasetPort(newest, self.storage_options)
         except (ValueError, OSError) as error:
-            raise _read_error(self.uri, error) from error
+            raise read_error(self.uri, error) from error
 
     def properties(self, version: int) -> Mapping[str, str] | None:
         """Return a version's transaction properties, ``None`` if it was cleaned up.
@@ -115,10 +129,15 @@ class LanceDatasetPort:
         """
         try:
             transaction = self._dataset.read_transaction(version)
+        except TypeError as error:
+            # pylance 14.0.2 cannot read a compaction that remapped an index; it carries no epoch.
+            if "RewrittenIndex" in str(error):
+                return {}
+            raise
         except (ValueError, OSError) as error:
             if _is_missing(error):
                 return None
-            raise _read_error(self.uri, error) from error
+            raise read_error(self.uri, error) from error
         return (transaction.transaction_properties or {}) if transaction else {}
 
     def commit(
@@ -149,7 +168,7 @@ class LanceDatasetPort:
                 f"{type(change).__name__} on version {self.version} of {self.uri} ended in "
                 f"{type(error).__name__}: {_first_line(error)}"
             ) from error
-        return LanceDatasetPort(landed)
+        return LanceDatasetPort(landed, self.storage_options)
 
     def _operation(self, change: Change) -> Any:
         from lance import LanceOperation
@@ -182,7 +201,7 @@ class LanceDatasetPort:
             transaction, _ = merge.execute_uncommitted(change.keys)
             matched: Any = transaction.operation
         except (ValueError, OSError) as error:
-            raise _read_error(self.uri, error) from error
+            raise read_error(self.uri, error) from error
         return LanceOperation.Update(
             removed_fragment_ids=matched.removed_fragment_ids,
             updated_fragments=matched.updated_fragments,

@@ -17,6 +17,7 @@ __all__ = [
     "Owner",
     "OwnerState",
     "QueryState",
+    "StopNote",
     "Watermark",
     "utc_now",
 ]
@@ -47,7 +48,11 @@ def utc_now() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """One Spark driver process: who it is and which checkpoint it works from."""
+    """One Spark driver process: who it is and which checkpoint it works from.
+
+    ``start`` tells the process from another that gets the same ``pid`` later; ``launch_id`` names
+    the launch and ``launched_by`` who launched it. Each is empty where nobody said it.
+    """
 
     run_id: str
     checkpoint_id: str
@@ -56,6 +61,9 @@ class Driver:
     ui_address: str = ""
     host: str = ""
     pid: int = 0
+    start: str = ""
+    launch_id: str = ""
+    launched_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,19 @@ class Owner:
     generation: int
     driver: Driver
     time: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopNote:
+    """What a stop request says beside its token: which launch is meant, who asked, and when.
+
+    An empty ``launch_id`` means whichever driver the token means. ``time`` is ISO 8601 in UTC.
+    """
+
+    token: int
+    launch_id: str = ""
+    by: str = ""
+    time: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +106,7 @@ class QueryState:
     folded_version: int = 0
     committed_at: str | None = None
     stop_token: int | None = None
+    stop_note: StopNote | None = None
 
     @property
     def generation(self) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -11,7 +13,16 @@ from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
 if TYPE_CHECKING:
     import pyarrow.fs
 
-__all__ = ["ArrowFiles", "Files", "open_files"]
+__all__ = ["ArrowFiles", "Entry", "Files", "open_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a folder: its size in bytes, and when it was written by the store's clock."""
+
+    name: str
+    size: int
+    modified: datetime | None
 
 
 class Files(Protocol):
@@ -63,13 +74,18 @@ class ArrowFiles:
 
     def names(self, path: str) -> list[str]:
         """Return the names in a folder, sorted; empty if there is no such folder."""
+        return [entry.name for entry in self.entries(path)]
+
+    def entries(self, path: str) -> list[Entry]:
+        """Return what is in a folder, sorted by name; empty if there is no such folder."""
         from pyarrow.fs import FileSelector
 
         try:
             found = self._fs.get_file_info(FileSelector(self._path(path), allow_not_found=True))
         except OSError as error:
             raise self._unavailable(path, error) from error
-        return sorted(info.base_name for info in found)
+        entries = (Entry(info.base_name, info.size or 0, info.mtime) for info in found)
+        return sorted(entries, key=lambda entry: entry.name)
 
     def write(self, path: str, content: bytes) -> None:
         """Write a file whole, with the folders above it, over an older one."""

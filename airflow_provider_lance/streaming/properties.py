@@ -20,6 +20,7 @@ from airflow_provider_lance.streaming.epoch import (
     Owner,
     OwnerState,
     QueryState,
+    StopNote,
 )
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "decode_stamp",
     "encode_owner",
     "encode_stamp",
+    "encode_stop",
     "fold_updates",
     "key",
     "query_ids",
@@ -43,7 +45,7 @@ _LAST_EPOCH, _LAST_EPOCH_VERSION, _LAST_EPOCH_TIME = (
     "lastEpochVersion",
     "lastEpochTime",
 )
-_OWNER, _STOP = "owner", "stop"
+_OWNER, _STOP, _STOP_NOTE = "owner", "stop", "stopNote"
 _QUERY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 _DRIVER_WORDS = {
@@ -55,6 +57,8 @@ _DRIVER_WORDS = {
     "host": "host",
     "pid": "pid",
 }
+_LATER_DRIVER_WORDS = {"start": "start", "launchId": "launch_id", "launchedBy": "launched_by"}
+"""Records that were written before these words read as if they were empty."""
 
 
 def require_query_id(query_id: object) -> str:
@@ -106,7 +110,7 @@ def encode_owner(owner: Owner) -> str:
         "generation": owner.generation,
         "protocol": PROTOCOL_VERSION,
         "time": owner.time,
-        **{word: fields[name] for word, name in _DRIVER_WORDS.items()},
+        **{word: fields[name] for word, name in (_DRIVER_WORDS | _LATER_DRIVER_WORDS).items()},
     }
     return json.dumps(record, separators=(",", ":"))
 
@@ -115,11 +119,14 @@ def _decode_owner(text: str, config_key: str) -> Owner:
     try:
         record = json.loads(text)
         _refuse_newer(int(record["protocol"]), config_key)
+        driver = {name: record[word] for word, name in _DRIVER_WORDS.items()}
+        for word, name in _LATER_DRIVER_WORDS.items():
+            driver[name] = str(record.get(word, ""))
         return Owner(
             token=int(record["token"]),
             state=OwnerState(record["state"]),
             generation=int(record["generation"]),
-            driver=Driver(**{name: record[word] for word, name in _DRIVER_WORDS.items()}),
+            driver=Driver(**driver),
             time=str(record["time"]),
         )
     except (ValueError, KeyError, TypeError) as error:
@@ -127,6 +134,35 @@ def _decode_owner(text: str, config_key: str) -> Owner:
             f"config key {config_key!r} holds {text!r}, which is no owner record of protocol "
             f"{PROTOCOL_VERSION} ({type(error).__name__}: {error}); was it written by another tool?"
         ) from error
+
+
+def encode_stop(query_id: str, note: StopNote | None) -> dict[str, str | None]:
+    """Return the config updates of a stop request, or those that take one away."""
+    if note is None:
+        return {key(_STOP, query_id): None, key(_STOP_NOTE, query_id): None}
+    record = {"token": note.token, "launchId": note.launch_id, "by": note.by, "time": note.time}
+    return {
+        key(_STOP, query_id): str(note.token),
+        key(_STOP_NOTE, query_id): json.dumps(record, separators=(",", ":")),
+    }
+
+
+def _decode_stop_note(text: str | None, token: int | None) -> StopNote | None:
+    """Read the note of the stop request that stands.
+
+    One that cannot be read, or is of another request, is none: whoever sets ``stop`` by hand need
+    not know of it.
+    """
+    if text is None or token is None:
+        return None
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(record, dict) or record.get("token") != token:
+        return None
+    launch_id, by, time = (str(record.get(word) or "") for word in ("launchId", "by", "time"))
+    return StopNote(token, launch_id, by, time)
 
 
 def _refuse_newer(protocol: int, where: str) -> None:
@@ -145,6 +181,7 @@ def decode_query(config: Mapping[str, str], query_id: str, version: int) -> Quer
     owner_key = key(_OWNER, query_id)
     watermark = _integer(config, key(_LAST_EPOCH, query_id))
     owner = _decode_owner(config[owner_key], owner_key) if owner_key in config else None
+    stop_token = _integer(config, key(_STOP, query_id))
     return QueryState(
         query_id=query_id,
         version=version,
@@ -152,7 +189,8 @@ def decode_query(config: Mapping[str, str], query_id: str, version: int) -> Quer
         watermark=NO_EPOCH if watermark is None else watermark,
         folded_version=_integer(config, key(_LAST_EPOCH_VERSION, query_id)) or 0,
         committed_at=config.get(key(_LAST_EPOCH_TIME, query_id)),
-        stop_token=_integer(config, key(_STOP, query_id)),
+        stop_token=stop_token,
+        stop_note=_decode_stop_note(config.get(key(_STOP_NOTE, query_id)), stop_token),
     )
 
 
@@ -179,14 +217,16 @@ def fold_updates(
     }
 
 
-def encode_stamp(query_id: str, owner: Owner, epoch: Epoch, duration_ms: int) -> dict[str, str]:
+def encode_stamp(
+    query_id: str, owner: Owner, epoch: Epoch, duration_ms: int, run_id: str
+) -> dict[str, str]:
     """Return the transaction properties of the commit that carries an epoch's data."""
     return {
         "streaming.queryId": query_id,
         "streaming.epochId": str(epoch.epoch_id),
         "streaming.generation": str(owner.generation),
         "streaming.token": str(owner.token),
-        "streaming.runId": owner.driver.run_id,
+        "streaming.runId": run_id,
         "streaming.protocol": str(PROTOCOL_VERSION),
         "streaming.mode": epoch.mode.value,
         "streaming.rows": str(epoch.rows),

@@ -69,10 +69,11 @@ def refuse(
                 if owner
                 else "nobody: its owner record is gone"
             )
+            mine = "had not claimed yet" if held_token is None else f"had token {held_token}"
             raise FencedError(
-                f"query {query!r} in {uri} is held by {held_by}; this driver had token "
-                f"{held_token} and stops without committing. One driver per query goes on: nothing "
-                "to do, unless both were wanted; then give one of them a queryId of its own"
+                f"query {query!r} in {uri} is held by {held_by}; this driver {mine} and stops "
+                "without committing. One driver per query goes on: nothing to do, unless both were "
+                "wanted; then give one of them a queryId of its own"
             )
         case Decision.CHECKPOINT_FOREIGN:
             recorded = owner.driver if owner else None

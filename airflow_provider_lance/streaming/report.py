@@ -21,6 +21,7 @@ __all__ = [
     "EndReason",
     "Summary",
     "forget_old_launches",
+    "is_launch_id",
     "new_launch_id",
     "read_heartbeat",
     "read_summary",
@@ -29,8 +30,7 @@ __all__ = [
     "write_summary",
 ]
 
-
-_LAUNCH = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}")
+_LAUNCH = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}")
 
 
 class EndReason(StrEnum):
@@ -39,7 +39,7 @@ class EndReason(StrEnum):
     FINISHED = "finished"
     """All that was available has been read."""
     STOPPED = "stopped"
-    """It was asked to stop, and released the query."""
+    """It was asked to stop. Not released and a message: an epoch did not end within its grace."""
     FAILED = "failed"
     """An error ended it; the summary names it."""
 
@@ -52,6 +52,7 @@ class Summary:
     those that delete, whether they met a row or not. ``first_epoch`` and ``last_epoch`` are
     ``None`` where it committed none, ``watermark`` is -1 where nobody has; ``version`` is the
     dataset's after its last commit; ``error`` is a class name of :mod:`.exceptions` or another.
+    ``stopped_by`` is who asked it to stop, ``None`` where nobody did or gave a name.
     """
 
     launch_id: str
@@ -72,6 +73,7 @@ class Summary:
     run_id: str | None = None
     error: str | None = None
     message: str | None = None
+    stopped_by: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as JSON carries it: camelCase names, plain values."""
@@ -87,8 +89,14 @@ class Summary:
 
 
 def new_launch_id() -> str:
-    """Return a name for one launch; names sort by time."""
-    return f"{utc_now()[:19].replace(':', '').replace('-', '')}Z-{uuid4().hex[:8]}"
+    """Return a name for one launch; names sort by time, down to the millisecond."""
+    moment = re.sub(r"\D", "", utc_now().removesuffix("+00:00"))
+    return f"{moment[:8]}T{moment[8:]}Z-{uuid4().hex[:8]}"
+
+
+def is_launch_id(name: str) -> bool:
+    """Tell whether a name is one that :func:`new_launch_id` makes."""
+    return _LAUNCH.fullmatch(name) is not None
 
 
 def report_location(checkpoint_location: str) -> str:
@@ -115,7 +123,7 @@ def forget_old_launches(files: Files, keep: int = 50) -> None:
 
     Only names that :func:`new_launch_id` makes are touched.
     """
-    launches = [name for name in files.names("") if _LAUNCH.fullmatch(name)]
+    launches = [name for name in files.names("") if is_launch_id(name)]
     for launch_id in launches[:-keep]:
         files.remove(launch_id)
 

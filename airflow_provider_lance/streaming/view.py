@@ -20,17 +20,27 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.streaming.backoff import Backoff
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.decision import Decision, Sighting, decide
-from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Owner, OwnerState, Watermark
+from airflow_provider_lance.streaming.epoch import (
+    NO_EPOCH,
+    Driver,
+    Owner,
+    OwnerState,
+    QueryState,
+    StopNote,
+    Watermark,
+)
 from airflow_provider_lance.streaming.history import exact_watermark
 from airflow_provider_lance.streaming.port import DatasetPort
 from airflow_provider_lance.streaming.properties import (
     auto_cleanup,
     decode_query,
     encode_owner,
+    encode_stop,
     fold_updates,
     key,
 )
 from airflow_provider_lance.streaming.refusal import OnHistoryGap, refuse
+from airflow_provider_lance.streaming.stopping import standing_request, stop_for
 
 __all__ = ["DriverView", "Policy"]
 
@@ -61,8 +71,10 @@ class DriverView:
         checkpoint: Checkpoint,
         policy: Policy,
         look: Callable[[], Checkpoint],
+        *,
+        launch_id: str = "",
     ) -> None:
-        self.query_id, self.policy = query_id, policy
+        self.query_id, self.policy, self._launch_id = query_id, policy, launch_id
         self.owner: Owner | None = None
         self.driver: Driver | None = None
         self.fold_every = policy.watermark_every
@@ -71,7 +83,9 @@ class DriverView:
         self.move_to(port)
         self._layout = port.layout
         self.watermark = Watermark(NO_EPOCH, port.version, None)
-        self._old_stop_token = self.state.stop_token
+        self._first_version = port.version
+        self._found_stop = standing_request(self.state)
+        self._found_token = self.next_token - 1
 
     def __str__(self) -> str:
         owner = self.owner
@@ -190,6 +204,11 @@ class DriverView:
         )
 
     @property
+    def run_id(self) -> str:
+        """Return Spark's name for the run, empty before :meth:`identify`."""
+        return self.driver.run_id if self.driver else ""
+
+    @property
     def next_token(self) -> int:
         """Return the token of whoever claims next."""
         return (self.state.owner.token if self.state.owner else 0) + 1
@@ -199,26 +218,53 @@ class DriverView:
         """Tell whether the handle's config names another owner than this driver; no I/O."""
         return self.owner is None or self.state.owner != self.owner
 
-    def stop_requested(self, *, poll: bool) -> bool:
-        """Tell whether this driver is asked to stop; see :meth:`.committer.Committer`."""
-        port = self.port.latest() if poll else self.port
-        asked = decode_query(port.config, self.query_id, port.version).stop_token
-        if self.owner:
-            return asked == self.owner.token
-        # Not claimed yet: meant is this driver, or a dead one whose query it is about to take.
-        meant = (self.next_token - 1, self.next_token)
-        return asked in meant and asked != self._old_stop_token
+    def stop_requested(self, *, poll: bool) -> StopNote | None:
+        """Return the request that this driver must obey; see :meth:`.committer.Committer`."""
+        # The handle stays: the thread that commits moves it.
+        state = self._newest_state() if poll else self.state
+        if poll and self._overtaken(state):
+            self.refuse(Decision.FENCED, state)
+        return self._stop_for(state)
+
+    def _newest_state(self) -> QueryState:
+        port = self.port.latest()
+        return decode_query(port.config, self.query_id, port.version)
+
+    def _overtaken(self, state: QueryState) -> bool:
+        """Tell whether somebody claimed after this driver, or, before its claim, after its start.
+
+        Before the claim too: who claimed has an epoch in Spark's log, at the number that this
+        driver would plan next. A new generation has a log of its own.
+        """
+        held = self.owner.token if self.owner else self._found_token
+        if state.owner is None or state.owner.token <= held or self.starts_generation():
+            return False
+        return state.owner.driver != self.driver  # a claim of its own may just have landed
+
+    def _stop_for(self, state: QueryState) -> StopNote | None:
+        return stop_for(state, launch_id=self._launch_id, owner=self.owner, found=self._found_stop)
 
     def read_watermark(self) -> None:
         """Read the exact watermark at the handle, helped by Spark's commit log over a gap."""
         mark = exact_watermark(self.port, self.query_id)
         if mark.missing:
+            self._look_beyond_the_start()
             mark = self._over_the_gap(mark)
         self.watermark = mark
         if mark.epoch > self._planned_now:
             # Either the checkpoint is an old copy, or another driver has gone on with it since it
             # was read: an epoch is planned before it is committed, so a second look can tell.
             self._planned_now = max(self._planned_now, self._look().planned)
+
+    def _look_beyond_the_start(self) -> None:
+        """Read the checkpoint anew if versions are missing that were made after this start.
+
+        Another driver may have been there and gone on with Spark's log: Lance lets a claim, too,
+        land over versions that were cleaned up while its driver hung (seen on pylance 14.0.2).
+        """
+        since = range(self._first_version + 1, self.port.version)
+        if any(self.port.properties(version) is None for version in since):
+            self._checkpoint = replace(self._look(), id=self._checkpoint.id)
 
     def _over_the_gap(self, mark: Watermark) -> Watermark:
         in_doubt, answer = self._checkpoint.in_flight, self.policy.on_history_gap
@@ -250,18 +296,26 @@ class DriverView:
         return fold_updates(self.query_id, mark.epoch, self.port.version, mark.committed_at)
 
     def owner_updates(self, owner: Owner) -> dict[str, str | None]:
-        """Return the config updates of a claim or a release; a release takes the stop along."""
+        """Return the config updates of a claim or a release.
+
+        A release takes the stop request along. A claim takes one that names its token and is not
+        meant for this driver: it was for another that waited, and never came to a claim.
+        """
         updates: dict[str, str | None] = {key("owner", self.query_id): encode_owner(owner)}
         asked = self.state.stop_token
-        if owner.state is OwnerState.RELEASED and asked is not None and asked <= owner.token:
-            updates[key("stop", self.query_id)] = None
-        return updates
+        if asked is None:
+            return updates
+        if owner.state is OwnerState.RELEASED:
+            over = asked <= owner.token
+        else:
+            over = asked == owner.token and self._stop_for(self.state) is None
+        return updates | encode_stop(self.query_id, None) if over else updates
 
-    def refuse(self, decision: Decision) -> None:
+    def refuse(self, decision: Decision, state: QueryState | None = None) -> None:
         """Raise the error that a decision stands for; return if it is no refusal."""
         refuse(
             decision,
-            state=self.state,
+            state=state or self.state,
             uri=self.port.uri,
             checkpoint=self._checkpoint,
             watermark=self.watermark,

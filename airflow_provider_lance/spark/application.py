@@ -1,0 +1,43 @@
+"""What every spark-submit application of this package does: read its specification, say its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from pyspark import SparkFiles
+from pyspark.errors import PySparkException
+
+__all__ = ["message_of", "read_spec", "start_logging"]
+
+log = logging.getLogger(__name__)
+
+
+def start_logging() -> None:
+    """Log warnings of anyone, and what this package has to say, to stderr."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("airflow_provider_lance").setLevel(logging.INFO)
+
+
+def read_spec(name: str, *, remove: bool) -> str:
+    """Return a specification's text: a file of this host, or one that ``--files`` brought.
+
+    :param remove: delete the file once read.
+    :raises OSError: there is no such file, or it cannot be read.
+    """
+    path = name if os.path.exists(name) else SparkFiles.get(name)
+    with open(path, encoding="utf-8") as file:
+        text = file.read()
+    if remove:
+        try:
+            os.remove(path)
+        except OSError as error:
+            log.warning("The specification was not removed. error=%s", error)
+    return text
+
+
+def message_of(error: BaseException) -> str:
+    """Return what an error says, without the JVM's stack trace that Spark's own repeat."""
+    if isinstance(error, PySparkException):
+        return str(error).split("\nJVM stacktrace", 1)[0].strip()
+    return str(error)

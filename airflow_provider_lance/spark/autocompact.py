@@ -1,0 +1,162 @@
+"""The sink's own compaction: every so many epochs, in the driver, beside the epochs.
+
+It runs in a thread of its own, on a handle of its own. An append never conflicts with it, so an
+append never waits. An upsert and an overwrite do conflict: they wait for it, but no longer than
+until one trigger interval after it began; from then on whoever commits second commits again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from airflow_provider_lance.exceptions import LanceStreamError
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort
+from airflow_provider_lance.streaming.epoch import Owner
+from airflow_provider_lance.streaming.maintenance.compaction import compact
+from airflow_provider_lance.streaming.properties import decode_query
+
+__all__ = ["AutoCompaction", "left_alone", "trigger_seconds"]
+
+log = logging.getLogger(__name__)
+
+_NO_INTERVAL = 5.0
+_SHORTEST, _LONGEST = 1.0, 60.0
+_BYTES_PER_SECOND = 16 * 1024 * 1024
+"""What a slow core rewrites; with the trigger interval it bounds what one run takes on."""
+
+
+class AutoCompaction:
+    """Begins a compaction when the epoch number passes a multiple of ``every``; 0 is never.
+
+    By number, not by epochs seen, so that short runs come to their turn, too. One at a time: a turn
+    that finds another under way is taken after it.
+    """
+
+    def __init__(self, every: int, query_id: str) -> None:
+        """Do nothing yet."""
+        self._every, self._query_id = every, query_id
+        self._interval = _NO_INTERVAL
+        self._turn: int | None = None
+        self._thread: threading.Thread | None = None
+        self._wait_until = 0.0
+        self._given_up = threading.Event()
+
+    def use_interval(self, seconds: float) -> None:
+        """Keep within a trigger interval; within a few seconds if there is none, which is 0."""
+        self._interval = seconds or _NO_INTERVAL
+
+    @property
+    def running(self) -> bool:
+        """Tell whether a compaction is under way."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def epoch_done(self, epoch_id: int, port: LanceDatasetPort, owner: Owner | None) -> None:
+        """Begin a compaction if it is time for one; returns at once.
+
+        :param port: any handle of the dataset; the thread opens the newest version.
+        :param owner: the driver's ownership; the thread leaves the dataset alone if it has passed
+            to another.
+        """
+        if not self._every:
+            return
+        turn = (epoch_id + 1) // self._every
+        if self._turn is None:
+            self._turn = epoch_id // self._every
+        if turn == self._turn or self.running or self._given_up.is_set():
+            return
+        self._turn, self._wait_until = turn, time.monotonic() + self._interval
+        # A daemon: a store that hangs must not keep the driver from ending.
+        thread = threading.Thread(
+            target=self._run, args=(port, owner), name="lance-autocompact", daemon=True
+        )
+        thread.start()
+        self._thread = thread
+
+    def give_way(self) -> None:
+        """Wait for a compaction under way, until one trigger interval after it began."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, self._wait_until - time.monotonic()))
+
+    def end(self, seconds: float) -> None:
+        """Wait so long for a compaction under way; after that it begins no further task."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+        self._given_up.set()
+        if self.running:
+            log.warning("A compaction is still under way. query_id=%s", self._query_id)
+
+    def _run(self, port: LanceDatasetPort, owner: Owner | None) -> None:
+        began = time.monotonic()
+        seconds = min(max(self._interval, _SHORTEST), _LONGEST)
+        try:
+            port = port.latest()
+            held = decode_query(port.config, self._query_id, port.version).owner
+            if owner is None or held != owner:
+                log.info("Not compacted: the query has another owner. query_id=%s", self._query_id)
+                return
+            fragments = [each.metadata for each in port.dataset.get_fragments()]
+            excluded = left_alone(fragments, self._every, int(seconds * _BYTES_PER_SECOND))
+            done = compact(
+                port,
+                {"excluded_fragment_ids": excluded} if excluded else {},
+                execute=self._execute,
+                deadline=began + seconds,
+            )
+        except LanceStreamError as error:
+            log.warning("Not compacted. query_id=%s error=%s", self._query_id, error)
+        except Exception:
+            log.exception("Not compacted. query_id=%s", self._query_id)
+        else:
+            log.info(
+                "Compacted. query_id=%s removed=%d added=%d conflicts=%d left=%d ms=%.0f",
+                self._query_id,
+                done.fragments_removed,
+                done.fragments_added,
+                done.conflicts,
+                done.left,
+                (time.monotonic() - began) * 1000,
+            )
+
+    def _execute(self, port: LanceDatasetPort, tasks: Sequence[Any]) -> Iterator[Any]:
+        for task in tasks:
+            if self._given_up.is_set():
+                return
+            yield task.execute(port.dataset)
+
+
+def left_alone(fragments: Sequence[Any], every: int, most_bytes: int) -> list[int]:
+    """Return the ids of the fragments that a run does not touch: all but some of the newest.
+
+    The newest ``every`` are new since the last run; before them, a fragment with more rows than all
+    newer ones together ends it. So a row is rewritten as often as the dataset doubles, not by every
+    run. Lance's own bounds cannot do this: they count whole tasks, and a first task above the bound
+    makes an empty plan (seen on pylance 14.0.2).
+
+    :param fragments: `FragmentMetadata` in the dataset's order; at most four times ``every`` of
+        them are taken.
+    :param most_bytes: how many bytes of data files are taken.
+    """
+    rows = size = taken = 0
+    for fragment in reversed(fragments):
+        size += sum(file.file_size_bytes or 0 for file in fragment.files)
+        heavy = taken >= every and fragment.physical_rows > rows
+        if heavy or taken == 4 * every or size > most_bytes:
+            break
+        rows += fragment.physical_rows
+        taken += 1
+    return [fragment.id for fragment in fragments[: len(fragments) - taken]]
+
+
+def trigger_seconds(session: SparkSession, trigger: dict[str, Any]) -> float:
+    """Return the interval of a trigger, as Spark reads its text; 0 for ``availableNow``."""
+    if "processingTime" not in trigger:
+        return 0.0
+    jvm: Any = session._jvm
+    java = jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(trigger["processingTime"])
+    return float(java.intervalMs()) / 1000

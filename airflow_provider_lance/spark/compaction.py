@@ -1,0 +1,136 @@
+"""Compaction tasks on executors: each task is a Spark job of its own, as many at once as fit.
+
+Their results are wanted one by one as they come, and no task may be begun once the time is up: one
+job for all tasks would give its results at its end, and `toLocalIterator` would run one task after
+the other.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+import lance
+from lance.optimize import CompactionTask, RewriteResult
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from airflow_provider_lance.exceptions import TransientError
+from airflow_provider_lance.spark.application import message_of
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort
+
+__all__ = ["ExecuteOnExecutors", "Work"]
+
+_LOOK_SECONDS = 0.5
+"""How often executors that came or went are noticed."""
+
+_MOST = 1000
+"""Each task under way costs a thread here and one in the JVM."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an executor must know to run a task of one version; pickled into it, never logged."""
+
+    uri: str
+    version: int
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __call__(self, task: str) -> str:
+        """Run a task that comes as JSON; return ``{"result": …}`` or ``{"error": …}`` as JSON.
+
+        Lance itself has tried again by then; a failed Spark task would only hide what it said.
+        """
+        try:
+            dataset = _open(self.uri, self.version, tuple(sorted(self.storage_options.items())))
+            result = CompactionTask.from_json(task).execute(dataset)  # type: ignore[attr-defined]
+        except (OSError, ValueError) as error:
+            return json.dumps({"error": str(error)})
+        return json.dumps({"result": result.json()})
+
+
+@lru_cache(maxsize=1)
+def _open(
+    uri: str, version: int, storage_options: tuple[tuple[str, str], ...]
+) -> lance.LanceDataset:
+    """Open a version; a Python worker keeps the handle across tasks."""
+    return lance.dataset(uri, version=version, storage_options=dict(storage_options) or None)
+
+
+class ExecuteOnExecutors:
+    """An :data:`.compaction.Execute` that runs the tasks on the executors of a session.
+
+    So many at once as ``spark.default.parallelism`` says, by default the cores of all executors.
+    """
+
+    def __init__(self, session: SparkSession, storage_options: Mapping[str, str]) -> None:
+        self._context, self._storage_options = session.sparkContext, dict(storage_options)
+        growing = self._context.getConf().get("spark.dynamicAllocation.enabled", "false")
+        # Executors are only added while tasks wait for them.
+        self._share = 2 if growing == "true" else 1
+
+    def __call__(self, port: LanceDatasetPort, tasks: Iterable[Any]) -> Iterator[Any]:
+        """Yield results in the order in which they come.
+
+        A task is taken when there is room for it. After an error no further one is, and those
+        under way are waited for; whoever stops asking ends them.
+
+        :raises OSError: Lance's own error in a task, as if it had run here.
+        :raises TransientError: executors were lost again and again.
+        """
+        work = Work(port.uri, port.version, self._storage_options)
+        group = f"lance-compaction-{uuid.uuid4()}"
+        pending, running = iter(tasks), set[Future[Any]]()
+        failed: BaseException | None = None
+        pool = ThreadPoolExecutor(_MOST, thread_name_prefix="compaction")
+        try:
+            while True:
+                room = 0 if failed else max(0, self._room() - len(running))
+                for task in islice(pending, room):
+                    running.add(pool.submit(self._run, work, task, group))
+                if not running:
+                    break
+                done, running = wait(running, _LOOK_SECONDS, FIRST_COMPLETED)
+                for each in done:
+                    if error := each.exception():
+                        failed = failed or _known(error)
+                    else:
+                        yield each.result()
+        finally:
+            if running:  # whoever asked has had enough
+                self._context.cancelJobGroup(group)
+            pool.shutdown(cancel_futures=True)
+        if failed:
+            raise failed
+
+    def _room(self) -> int:
+        return min(_MOST, self._share * max(2, self._context.defaultParallelism))
+
+    def _run(self, work: Work, task: Any, group: str) -> Any:
+        # This thread has a JVM thread of its own, and so a job group.
+        about = f"Compact {len(task.fragments)} fragments of {work.uri}"
+        self._context.setJobGroup(group, about, interruptOnCancel=True)
+        (text,) = self._context.parallelize([task.json()], 1).map(work).collect()
+        answer = json.loads(text)
+        if "error" in answer:
+            raise OSError(answer["error"])
+        return RewriteResult.from_json(answer["result"])  # type: ignore[attr-defined]
+
+
+def _known(error: BaseException) -> BaseException:
+    if not isinstance(error, PySparkException | Py4JError):
+        return error
+    said = " ".join(message_of(error).splitlines()[:2])
+    known = TransientError(
+        "a compaction task failed on the executors as often as Spark allows, and nothing of it was "
+        f"committed; see the executors' logs. Spark said: {said}"
+    )
+    known.__cause__ = error
+    return known

@@ -1,0 +1,1 @@
+"""Keep a dataset healthy beside live streams: compaction, indices, cleanup. Runs anywhere."""

@@ -1,0 +1,157 @@
+"""Claim and release: how one driver becomes the owner of a query, and how it gives the query up.
+
+*One manifest per attempt*: the port never retries on its own, so an attempt that failed can have
+landed at most once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from airflow_provider_lance.exceptions import CommitPreemptedError, CommitStateUnknownError
+from airflow_provider_lance.streaming.epoch import Owner, OwnerState, utc_now
+from airflow_provider_lance.streaming.port import Barrier, Change, Configure
+from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.streaming.view import DriverView, Policy
+
+__all__ = ["UNSURE", "Ownership"]
+
+log = logging.getLogger(__name__)
+
+UNSURE = (CommitPreemptedError, CommitStateUnknownError)
+"""After these, the dataset has to be looked at before anything is sent again."""
+
+
+class Ownership:
+    """One driver's hold on its query: the commits that change the owner, and those of its config.
+
+    ``in_doubt`` says that something was sent whose outcome is not known; ``since_fold`` counts the
+    epochs that are not folded yet; ``manifest_updates`` counts what this driver has committed.
+    """
+
+    def __init__(self, view: DriverView, policy: Policy, on_step: Callable[[Step], None]) -> None:
+        self.in_doubt = False
+        self.since_fold = 0
+        self.manifest_updates = 0
+        self._view, self._policy, self._on_step = view, policy, on_step
+
+    def claim(self, epoch_id: int) -> None:
+        """Become the owner; see :meth:`.committer.Committer.claim`."""
+        view = self._view
+        previous, mine = self._take(epoch_id)
+        # Until the end of the claim a stale writer may still land an epoch that nobody has seen.
+        view.owner, self.in_doubt = mine, True
+        self._on_step(Step.CLAIM_OWNED)
+        # 3. A previous owner that did not release may have a commit on its way: stop it.
+        if self._policy.barrier and previous and previous.state is OwnerState.ACTIVE:
+            self.bar()
+        self._on_step(Step.CLAIM_BARRED)
+        # 4. Nothing of a stale writer can land any more: what history shows now is exact. It is
+        # ahead of the config only if something landed between 1. and 3.
+        view.refuse_if_fenced()
+        view.read_watermark()
+        view.refuse(view.decide(epoch_id))
+        if view.watermark.epoch > view.state.watermark:
+            self.fold()
+        self.in_doubt = False
+        self._on_step(Step.CLAIM_HEALED)
+        log.info("Claimed. %s after=%s", view, previous.state.value if previous else "nobody")
+
+    def _take(self, epoch_id: int) -> tuple[Owner | None, Owner]:
+        """Do steps 1 and 2 of the claim; return the previous owner and this one."""
+        view = self._view
+        if view.driver is None:
+            raise RuntimeError("identify() comes before claim()")
+        mine: Owner | None = None
+        previous: Owner | None = None
+        now = utc_now()  # one for all attempts, so that one that lands late is known again
+        for attempt in self._policy.backoff:
+            # 1. Open the latest version; the checkpoint must still be the recorded one.
+            view.reopen()
+            if mine is not None and view.state.owner == mine:
+                return previous, mine  # an earlier attempt landed and its answer was lost
+            fresh = view.starts_generation()
+            if not fresh:
+                view.read_watermark()
+                view.refuse(view.decide(epoch_id))
+            self._on_step(Step.CLAIM_OPENED)
+            # 2. Token + 1, active, and the watermark as of this version; what a stale writer lands
+            # from now on is above it. Lance lets only one of two updates of a key land.
+            previous = view.state.owner
+            mine = Owner(
+                token=view.next_token,
+                state=OwnerState.ACTIVE,
+                generation=view.state.generation + (1 if fresh and view.state.known else 0),
+                driver=view.driver,
+                time=now,
+            )
+            updates = view.fold_updates(anew=fresh) | view.owner_updates(mine)
+            try:
+                self.send(Configure(updates))
+            except UNSURE as error:
+                attempt.error = error
+            else:
+                return previous, mine
+        raise AssertionError("a backoff ends in its last error")
+
+    def bar(self) -> None:
+        """Commit a barrier.
+
+        :raises TransientError: the store refused too often.
+        """
+        for attempt in self._policy.backoff:
+            try:
+                self.send(Barrier())
+            except UNSURE as error:
+                attempt.error = error
+                self._view.reopen()
+            else:
+                return
+
+    def fold(self) -> None:
+        """Write the watermark into the config; a failure only means: again after a later epoch."""
+        view = self._view
+        if view.fenced:
+            return  # the handle may be the newer owner's, and its epochs are not in this watermark
+        try:
+            self.send(Configure(view.fold_updates()))
+        except CommitStateUnknownError as error:
+            log.warning("Fold not confirmed; the next will repeat it. error=%s", error)
+        except CommitPreemptedError:
+            view.reopen()
+            view.refuse_if_fenced()
+        else:
+            self.since_fold = 0
+
+    def release(self) -> bool:
+        """Fold the watermark and give the query up; see :meth:`.committer.Committer.release`."""
+        view = self._view
+        if view.owner is None or self.in_doubt:
+            return False
+        released = replace(view.owner, state=OwnerState.RELEASED, time=utc_now())
+        view.reopen()
+        for _ in self._policy.backoff:
+            if view.state.owner == released:
+                break  # an earlier attempt landed and its answer was lost
+            if view.fenced:
+                return False
+            self._on_step(Step.RELEASE_CHECKED)
+            try:
+                self.send(Configure(view.fold_updates() | view.owner_updates(released)))
+            except UNSURE:
+                view.reopen()
+            else:
+                break
+        else:
+            return False
+        log.info("Released. %s", view)
+        view.owner = None
+        self._on_step(Step.RELEASE_DONE)
+        return True
+
+    def send(self, change: Change, stamp: Mapping[str, str] | None = None) -> None:
+        """Commit one change on top of the handle, once, and stand at what it became."""
+        self._view.move_to(self._view.port.commit(change, stamp))
+        self.manifest_updates += 1

@@ -1,0 +1,102 @@
+"""What a driver's heartbeat says, read for those who watch it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Self
+
+__all__ = ["Pulse"]
+
+_BEHIND = ("maxOffsetsBehindLatest", "numFilesOutstanding")
+"""Words under which Spark's sources (Kafka, files) report what they have not read yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """One heartbeat. Whatever it lacks is ``None``; ``busy`` is in seconds, 0 while idle."""
+
+    time: str
+    state: str
+    token: int | None = None
+    epoch: int | None = None
+    version: int | None = None
+    watermark: int | None = None
+    total_rows: int | None = None
+    committed_at: datetime | None = None
+    ui_address: str = ""
+    busy: float = 0.0
+    idle: bool = False
+    behind: float | None = None
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Self:
+        """Read a heartbeat; a part of another form than expected counts as missing."""
+        driver, sink = _part(document, "driver"), _part(document, "sink")
+        time = str(document.get("time") or "")
+        busy_since = document.get("busySince")
+        return cls(
+            time=time,
+            state=str(document.get("state") or ""),
+            token=_whole(driver.get("token")),
+            epoch=_whole(sink.get("epoch")),
+            version=_whole(sink.get("version")),
+            watermark=_whole(sink.get("watermark")),
+            total_rows=_whole(sink.get("totalRows")),
+            committed_at=_moment(sink.get("committedAt")),
+            ui_address=_text(driver.get("uiAddress")) or "",
+            busy=_seconds_between(busy_since, time),
+            idle="busySince" in document and busy_since is None,
+            behind=_behind(_part(document, "progress")),
+        )
+
+
+def _behind(progress: Mapping[str, Any]) -> float | None:
+    """Return how many records or files the sources have not read, ``None`` if none says so."""
+    sources = progress.get("sources")
+    found = [
+        float(metrics[word])
+        for source in (sources if isinstance(sources, list) else [])
+        for metrics in [_part(source, "metrics")]
+        for word in _BEHIND
+        if _is_number(metrics.get(word))
+    ]
+    return sum(found) if found else None
+
+
+def _moment(value: object) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None
+
+
+def _seconds_between(start: object, end: str) -> float:
+    try:
+        began, now = datetime.fromisoformat(str(start)), datetime.fromisoformat(end)
+        return max(0.0, (now - began).total_seconds())
+    except (ValueError, TypeError):
+        return 0.0
+
+
+def _part(document: object, name: str) -> Mapping[str, Any]:
+    part = document.get(name) if isinstance(document, Mapping) else None
+    return part if isinstance(part, Mapping) else {}
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
