@@ -1,0 +1,1 @@
+"""Recovery checks: dataset, checkpoint and driver compared; what is wrong, and what to type."""

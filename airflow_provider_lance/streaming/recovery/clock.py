@@ -1,0 +1,43 @@
+"""Moments as ISO texts: how long ago they were, and durations as people read them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+__all__ = ["ago", "is_later", "lasted", "seconds_since"]
+
+_UNITS = (("days", 86_400), ("h", 3600), ("min", 60))
+
+
+def lasted(seconds: float) -> str:
+    """Return a duration in the largest unit of which it is at least two."""
+    for unit, length in _UNITS:
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+def ago(moment: str | None, now: datetime) -> str:
+    """Return how long ago a moment was; empty where none is known."""
+    seconds = seconds_since(moment, now)
+    return "" if seconds is None else f"{lasted(seconds)} ago"
+
+
+def seconds_since(moment: str | None, now: datetime) -> float | None:
+    """Return the seconds since a moment, never below 0; ``None`` where none is known."""
+    then = _parsed(moment)
+    return None if then is None else max(0.0, (now - then).total_seconds())
+
+
+def is_later(one: str | None, other: str | None) -> bool:
+    """Tell whether one moment is after another; no where either is not known."""
+    first, second = _parsed(one), _parsed(other)
+    return first is not None and second is not None and first > second
+
+
+def _parsed(moment: str | None) -> datetime | None:
+    try:
+        then = datetime.fromisoformat(moment or "")
+    except ValueError:
+        return None
+    return then if then.tzinfo else then.replace(tzinfo=UTC)

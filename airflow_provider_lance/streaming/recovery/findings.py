@@ -1,0 +1,142 @@
+"""What can be found wrong with a stream: codes that stay, and what each finding says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Any
+
+__all__ = ["Code", "Finding", "Heal", "Severity"]
+
+
+class Severity(IntEnum):
+    """How bad a finding is; the larger, the worse."""
+
+    INFO = 1
+    """Worth knowing, nothing to do."""
+    WARNING = 2
+    """The stream is exact and goes on; it will become slow, or dear, or hard to restart."""
+    ERROR = 3
+    """The stream stands still, or will not start again by itself."""
+    CRITICAL = 4
+    """Rows are lost or doubled, or would be by whoever goes on without looking."""
+
+    @property
+    def label(self) -> str:
+        """Return the severity's name as users write and read it."""
+        return self.name.lower()
+
+
+class Heal(StrEnum):
+    """What may be healed without asking: both are proven before they are done."""
+
+    WATERMARK = "watermark"
+    """Fold the epochs of history into the config's watermark."""
+    OWNER = "owner"
+    """Release an owner whose driver is proven dead."""
+
+
+class Code(StrEnum):
+    """The codes; each has a page of its own in the runbook, and never changes its meaning."""
+
+    HEALTHY = "LS000"
+    STALLED = "LS101"
+    DRIVER_GONE = "LS102"
+    TWO_DRIVERS = "LS103"
+    QUERY_FAILED = "LS104"
+    STOP_PENDING = "LS105"
+    DRIVER_UNSEEN = "LS106"
+    EPOCH_IN_FLIGHT = "LS201"
+    EPOCH_TO_SKIP = "LS202"
+    WATERMARK_BEHIND = "LS203"
+    COMMIT_LOG_AHEAD = "LS204"
+    HISTORY_GAP = "LS205"
+    WATERMARK_JUMPED = "LS206"
+    CHECKPOINT_MISSING = "LS301"
+    CHECKPOINT_FOREIGN = "LS302"
+    CHECKPOINT_OLDER = "LS303"
+    CHECKPOINT_UNREADABLE = "LS304"
+    FOREIGN_CLEANUP = "LS401"
+    SMALL_FRAGMENTS = "LS402"
+    MANY_VERSIONS = "LS403"
+    ORPHANED_FILES = "LS404"
+    INDEX_BEHIND = "LS405"
+    PROTOCOL_NEWER = "LS501"
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """Name the trouble in a few words."""
+        return _CATALOG[self][1]
+
+    @property
+    def severity(self) -> Severity:
+        """Return how bad it is, unless the finding says otherwise."""
+        return _CATALOG[self][0]
+
+
+_CATALOG: dict[Code, tuple[Severity, str]] = {
+    Code.HEALTHY: (Severity.INFO, "healthy"),
+    Code.STALLED: (Severity.ERROR, "an epoch is planned and not committed for too long"),
+    Code.DRIVER_GONE: (Severity.ERROR, "the owner is active and its driver is gone"),
+    Code.TWO_DRIVERS: (Severity.ERROR, "two drivers of one query are alive"),
+    Code.QUERY_FAILED: (Severity.ERROR, "the query ended with an error"),
+    Code.STOP_PENDING: (Severity.WARNING, "asked to stop, and has not yet"),
+    Code.DRIVER_UNSEEN: (Severity.WARNING, "the driver cannot be seen from here"),
+    Code.EPOCH_IN_FLIGHT: (Severity.INFO, "an epoch is in flight"),
+    Code.EPOCH_TO_SKIP: (Severity.INFO, "committed, and absent from Spark's commit log"),
+    Code.WATERMARK_BEHIND: (Severity.INFO, "the config's watermark is behind history"),
+    Code.COMMIT_LOG_AHEAD: (Severity.CRITICAL, "Spark's commit log is ahead of the dataset"),
+    Code.HISTORY_GAP: (Severity.ERROR, "the evidence for an epoch was cleaned up"),
+    Code.WATERMARK_JUMPED: (Severity.CRITICAL, "the config's watermark is ahead of all evidence"),
+    Code.CHECKPOINT_MISSING: (Severity.ERROR, "the checkpoint is missing"),
+    Code.CHECKPOINT_FOREIGN: (Severity.ERROR, "the checkpoint is another query's"),
+    Code.CHECKPOINT_OLDER: (Severity.CRITICAL, "the checkpoint is older than the dataset says"),
+    Code.CHECKPOINT_UNREADABLE: (Severity.WARNING, "the checkpoint cannot be read from here"),
+    Code.FOREIGN_CLEANUP: (Severity.WARNING, "a foreign auto-cleanup is on"),
+    Code.SMALL_FRAGMENTS: (Severity.WARNING, "too many small fragments"),
+    Code.MANY_VERSIONS: (Severity.WARNING, "too many versions"),
+    Code.ORPHANED_FILES: (Severity.INFO, "data files that no version names"),
+    Code.INDEX_BEHIND: (Severity.WARNING, "an index does not cover the newest rows"),
+    Code.PROTOCOL_NEWER: (Severity.ERROR, "written with another protocol"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found.
+
+    ``summary`` is one sentence with the values seen, ``cause`` says how it comes to this,
+    ``command`` is what to type next, empty if there is nothing to do. ``evidence`` holds what
+    proves it: epochs, versions, ISO times, offsets, counts. ``query_id`` is empty where the dataset
+    as a whole is meant; ``heal`` names what mends it without asking.
+    """
+
+    code: Code
+    summary: str
+    cause: str = ""
+    command: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    query_id: str = ""
+    heal: Heal | None = None
+    raised: Severity | None = None
+    """Another severity than the code's own, where this case is worse or better."""
+
+    @property
+    def severity(self) -> Severity:
+        """Return how bad it is."""
+        return self.raised or self.code.severity
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values under camelCase names."""
+        return {
+            "code": self.code.value,
+            "severity": self.severity.label,
+            "title": self.code.title,
+            "queryId": self.query_id,
+            "summary": self.summary,
+            "cause": self.cause,
+            "command": self.command,
+            "evidence": dict(self.evidence),
+            "heal": self.heal.value if self.heal else None,
+        }
