@@ -26,11 +26,26 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["software"],
             }
         ],
-        "operators": [_modules("operators.stream")],
+        "operators": [
+            _modules(
+                "operators.optimize", "operators.recovery", "operators.stop", "operators.stream"
+            )
+        ],
         "sensors": [_modules("sensors.epoch")],
         "hooks": [_modules("hooks.lance")],
-        "triggers": [_modules("triggers.epoch")],
+        "triggers": [
+            _modules("triggers.epoch", "triggers.event", "triggers.stop", "triggers.stream")
+        ],
+        "asset-uris": [
+            {
+                "schemes": ["lance"],
+                "handler": "airflow_provider_lance.assets.lance.sanitize_uri",
+                "factory": "airflow_provider_lance.assets.lance.create_asset",
+            }
+        ],
         "connection-types": [_connection_type()],
+        "config": {"lance": _settings()},
+        "cli": ["airflow_provider_lance.cli.airflow.get_cli_commands"],
         "extra-links": [
             "airflow_provider_lance.links.dataset.LanceDatasetLink",
             "airflow_provider_lance.links.spark_ui.SparkUILink",
@@ -42,6 +57,23 @@ def _modules(*names: str) -> dict[str, Any]:
     return {
         "integration-name": _INTEGRATION,
         "python-modules": [f"airflow_provider_lance.{name}" for name in names],
+    }
+
+
+def _settings() -> dict[str, Any]:
+    return {
+        "description": "Settings of the Lance provider.",
+        "options": {
+            "datasets": {
+                "description": "Datasets whose streams the page shows beside those of registered "
+                "assets, separated by commas: a URI or path, and after '#' the connection that "
+                "opens it; '#' with nothing after it means without a connection.",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "/data/orders.lance, s3://bucket/clicks.lance#minio",
+                "default": "",
+            }
+        },
     }
 
 

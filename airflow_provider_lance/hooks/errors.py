@@ -1,15 +1,17 @@
-"""Tell Airflow which errors a retry cannot mend."""
+"""Which errors a retry cannot mend, in Airflow's terms."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
+from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_lance.exceptions import TerminalError
+from airflow_provider_lance.exceptions import TerminalError, TransientError
 
-__all__ = ["no_retry_if_terminal"]
+__all__ = ["lance_retry_policy", "no_retry_if_terminal"]
 
 
 @contextmanager
@@ -19,3 +21,19 @@ def no_retry_if_terminal() -> Iterator[None]:
         yield
     except TerminalError as error:
         raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+
+
+def lance_retry_policy(delay: timedelta | None = None) -> ExceptionRetryPolicy:
+    """Return a ``retry_policy`` for tasks of your own that call this package.
+
+    Terminal errors fail at once, transient ones are retried; any other error is left to the task's
+    ``retries``. This package's operators need none.
+
+    :param delay: the wait before a transient error is retried; by default the task's own.
+    """
+    return ExceptionRetryPolicy(
+        rules=[
+            RetryRule(TerminalError, RetryAction.FAIL, reason="a retry would fail again"),
+            RetryRule(TransientError, RetryAction.RETRY, delay, reason="it may pass"),
+        ]
+    )

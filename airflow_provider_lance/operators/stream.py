@@ -2,45 +2,43 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk.exceptions import AirflowException
+from airflow.sdk import conf as airflow_conf
 
-from airflow_provider_lance import shipping
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
-from airflow_provider_lance.links.spark_ui import SparkUILink, spark_ui_url
-from airflow_provider_lance.operators.outcome import outcome
-from airflow_provider_lance.operators.progress import HeartbeatWatcher
-from airflow_provider_lance.operators.submission import spark_connection, submit_hook
-from airflow_provider_lance.streaming.files import Files
-from airflow_provider_lance.streaming.report import new_launch_id, read_heartbeat, report_location
+from airflow_provider_lance.links.dataset import LanceDatasetLink
+from airflow_provider_lance.links.spark_ui import SparkUILink
+from airflow_provider_lance.operators.launching import default_driver_folder
+from airflow_provider_lance.operators.run import StreamRun
+from airflow_provider_lance.operators.specification import job_spec, mapping, seconds
+from airflow_provider_lance.operators.submission import Submission, spark_connection
+from airflow_provider_lance.streaming.health import Limits
+from airflow_provider_lance.streaming.restarts import RestartPolicy
 from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec
-
-if TYPE_CHECKING:
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow_provider_lance.triggers.watch import WatchOrder
 
 __all__ = ["LanceStreamOperator"]
 
 
 class LanceStreamOperator(BaseOperator):
     """
-    Stream all that is available from a source into a Lance dataset, then end.
+    Stream from a source into a Lance dataset: all there is and end, or on and on.
 
     Rows come from ``source``, with an optional ``sql`` over it, or from ``dataframe``. Each epoch
-    lands exactly once, so a retry goes on where the last driver ended, however it ended; set
-    ``retries``, because Airflow's default is none. Returns
-    the driver's summary; its ``reason`` is ``finished``, ``stopped``, or ``unknown`` where the
-    driver ended well and this worker cannot read the checkpoint's folder.
+    lands exactly once. The driver outlives the task's process: a retry, a clear or a restarted
+    worker finds it again. A driver that dies, hangs or fails for a passing reason is replaced; set
+    ``retries`` as well, because Airflow's default is none. Returns the driver's summary; its
+    ``reason`` is ``finished``, ``stopped``, or ``unknown`` where the driver ended well and this
+    worker cannot read the checkpoint's folder.
 
     The store's secrets come from the Lance connection and travel in a private file. ``source`` and
     ``arguments`` show in the rendered template: write a secret as ``{{ conn.kafka.password }}``,
@@ -55,6 +53,8 @@ class LanceStreamOperator(BaseOperator):
     :param dataframe: In place of a source, ``module:function`` of (spark, arguments) that returns a
         streaming DataFrame. (templated)
     :param arguments: What that function is called with. (templated)
+    :param trigger: ``availableNow``, or an interval such as ``10 seconds`` for a stream that goes
+        on until it is asked to stop. (templated)
     :param output_mode: ``append``, ``complete`` or ``update``. (templated)
     :param sink_options: Further options of the sink, named as in Spark: ``mergeKeys``,
         ``createIfMissing``. (templated)
@@ -67,7 +67,19 @@ class LanceStreamOperator(BaseOperator):
         (templated)
     :param deploy_mode: ``client`` or ``cluster``; by default the Spark connection's. (templated)
     :param spark_submit: Further keyword arguments of ``SparkSubmitHook``. (templated)
-    :param poll_interval: Seconds between two looks at the driver's progress.
+    :param deferrable: Supervise from the triggerer, without a worker slot.
+    :param poll_interval: Seconds between two looks at the driver.
+    :param stall_timeout: How long one epoch may be planned and not committed.
+    :param start_timeout: How long a driver may take from its launch to its first heartbeat.
+    :param heartbeat_timeout: How long a driver out of sight may be silent.
+    :param stop_grace: How long a driver that was asked to stop may take for its epoch.
+    :param max_restarts: Restarts without progress between them, after which the task fails; by
+        default 5, and none with ``availableNow``, where Airflow's retries are enough.
+    :param restart_delay: The wait before the first restart; it doubles, with jitter.
+    :param max_restart_delay: The longest such wait.
+    :param healthy_after: A driver that lived so long counts as progress.
+    :param driver_folder: Where drivers on this host keep their logs; by default
+        ``lance-streams`` in Airflow's home.
     """
 
     template_fields: Sequence[str] = (
@@ -78,6 +90,7 @@ class LanceStreamOperator(BaseOperator):
         "sql",
         "dataframe",
         "arguments",
+        "trigger",
         "output_mode",
         "sink_options",
         "lance_conn_id",
@@ -110,6 +123,7 @@ class LanceStreamOperator(BaseOperator):
         sql: str | None = None,
         dataframe: str | None = None,
         arguments: dict[str, Any] | None = None,
+        trigger: str = AVAILABLE_NOW,
         output_mode: str = "append",
         sink_options: dict[str, Any] | None = None,
         lance_conn_id: str | None = LanceHook.default_conn_name,
@@ -119,7 +133,19 @@ class LanceStreamOperator(BaseOperator):
         py_files: str | None = None,
         deploy_mode: str | None = None,
         spark_submit: dict[str, Any] | None = None,
+        deferrable: bool = airflow_conf.getboolean(
+            "operators", "default_deferrable", fallback=False
+        ),
         poll_interval: float = 5.0,
+        stall_timeout: timedelta = timedelta(minutes=10),
+        start_timeout: timedelta = timedelta(minutes=5),
+        heartbeat_timeout: timedelta = timedelta(minutes=2),
+        stop_grace: timedelta = timedelta(minutes=1),
+        max_restarts: int | None = None,
+        restart_delay: timedelta = timedelta(seconds=10),
+        max_restart_delay: timedelta = timedelta(minutes=5),
+        healthy_after: timedelta = timedelta(minutes=10),
+        driver_folder: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -130,6 +156,7 @@ class LanceStreamOperator(BaseOperator):
         self.sql = sql
         self.dataframe = dataframe
         self.arguments = arguments
+        self.trigger = trigger
         self.output_mode = output_mode
         self.sink_options = sink_options
         self.lance_conn_id = lance_conn_id
@@ -139,10 +166,20 @@ class LanceStreamOperator(BaseOperator):
         self.py_files = py_files
         self.deploy_mode = deploy_mode
         self.spark_submit = spark_submit
+        self.deferrable = deferrable
         self.poll_interval = poll_interval
+        self.stall_timeout = stall_timeout
+        self.start_timeout = start_timeout
+        self.heartbeat_timeout = heartbeat_timeout
+        self.stop_grace = stop_grace
+        self.max_restarts = max_restarts
+        self.restart_delay = restart_delay
+        self.max_restart_delay = max_restart_delay
+        self.healthy_after = healthy_after
+        self.driver_folder = driver_folder
         self.spark_ui_url = ""
         self.dataset_url = ""
-        self._submitted: SparkSubmitHook | None = None
+        self._run: StreamRun | None = None
 
     @cached_property
     def hook(self) -> LanceHook:
@@ -151,125 +188,89 @@ class LanceStreamOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         with no_retry_if_terminal():
-            # 1. Refuse what cannot work before anything is started.
-            spec = self._spec()
-            with TemporaryDirectory(prefix="lance-stream-") as folder:
-                submit = self._submit_hook(spec, Path(folder))
-                # 2. Run the driver to its end, and tell how it gets on.
-                self._show_dataset(context, spec)
-                exit_error = self._run(context, spec, submit)
-            # 3. Say what became of it.
-            return outcome(spec, lambda: self._reports(spec), exit_error, self.log)
+            self._run = StreamRun(self, context)
+            return self._run.begin()
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Go on where the triggerer stopped: end, or launch a new driver and wait again."""
+        with no_retry_if_terminal():
+            self._run = StreamRun(self, context)
+            return self._run.resume(event)
 
     def on_kill(self) -> None:
-        # Rude and safe: an epoch in flight lands whole or not at all, and a retry takes over.
-        if self._submitted:
-            self._submitted.on_kill()
+        if self._run:
+            self._run.kill()
 
-    def _spec(self) -> JobSpec:
-        if not self.poll_interval > 0:
-            raise SpecError(f"poll_interval must be more than 0 seconds, got {self.poll_interval}")
-        named = {
-            "uri": self.hook.resolve(self.uri),
-            "queryId": self.query_id,
-            "checkpointLocation": self.checkpoint_location,
-            "outputMode": self.output_mode,
-        }
-        further = _mapping(self.sink_options, "sink_options")
-        for name in sorted(named.keys() & further.keys()):
-            if further[name] != named[name]:
-                raise SpecError(
-                    f"sink_options: {name}={further[name]!r} contradicts the operator's argument "
-                    f"{named[name]!r}; say it once, in the argument"
-                )
-        if "storageOptions" in further:
-            raise SpecError(
-                "sink_options: storageOptions would be shown in the rendered template; put them "
-                "into the extra of a Lance connection and name it in lance_conn_id"
-            )
-        return JobSpec.parse(
-            {
-                "launchId": new_launch_id(),
-                "sink": {**further, **named, "storageOptions": self.hook.storage_options},
+    def job_spec(self, launched_by: str) -> JobSpec:
+        """Return the specification of a new launch.
+
+        :raises SpecError: an argument is missing, unknown or contradicts another.
+        """
+        return job_spec(
+            uri=self.hook.resolve(self.uri),
+            query_id=self.query_id,
+            checkpoint_location=self.checkpoint_location,
+            output_mode=self.output_mode,
+            sink_options=self.sink_options,
+            storage_options=self.hook.storage_options,
+            further={
+                "launchedBy": launched_by,
                 "source": self.source,
                 "sql": self.sql,
                 "dataframe": self.dataframe,
                 "arguments": self.arguments,
-                "trigger": AVAILABLE_NOW,
-            }
+                "trigger": self.trigger,
+                "stopGrace": max(1, round(seconds(self.stop_grace, "stop_grace"))),
+            },
         )
 
-    def _submit_hook(self, spec: JobSpec, folder: Path) -> SparkSubmitHook:
-        spec_file = folder / f"lance-stream-{spec.launch_id}.json"
-        submit = submit_hook(
+    def submission(self) -> Submission:
+        """Return what is handed to spark-submit besides the specification.
+
+        :raises SpecError: an argument is unknown or belongs elsewhere, or the Spark connection is
+            missing or cannot run this.
+        """
+        return Submission(
             connection=spark_connection(self.spark_conn_id),
             name=f"lance-stream-{self.query_id}",
-            conf=_mapping(self.conf, "conf"),
+            conf=mapping(self.conf, "conf"),
             packages=self.packages,
-            py_files=[str(shipping.build_zip(folder)), *filter(None, [self.py_files])],
+            py_files=self.py_files,
             deploy_mode=self.deploy_mode,
-            spec_file=spec_file,
-            further=_mapping(self.spark_submit, "spark_submit"),
+            further=mapping(self.spark_submit, "spark_submit"),
         )
-        _write_private(spec_file, spec.dumps())
-        return submit
 
-    def _reports(self, spec: JobSpec) -> Files:
-        return self.hook.files(report_location(spec.sink.checkpoint_location))
+    def watch_order(self, launch: Launch, me: str, tags: dict[str, str]) -> WatchOrder:
+        """Return how a launch is to be watched.
 
-    def _show_dataset(self, context: Context, spec: JobSpec) -> None:
-        self.dataset_url = dataset_url(spec.sink.uri, self.hook.store.endpoint)
-        context["ti"].xcom_push(LanceDatasetLink.xcom_key, self.dataset_url)
-
-    def _run(
-        self, context: Context, spec: JobSpec, submit: SparkSubmitHook
-    ) -> AirflowException | None:
-        """Run spark-submit to its end; return what it ended with if that was no success."""
-
-        def show_ui(address: str) -> None:
-            self.spark_ui_url = spark_ui_url(address)
-            context["ti"].xcom_push(SparkUILink.xcom_key, self.spark_ui_url)
-
-        self._submitted = submit
-        self.log.info("Launching. query=%s launch=%s", self.query_id, spec.launch_id)
-        watcher = HeartbeatWatcher(
-            lambda: read_heartbeat(self._reports(spec), spec.launch_id),
-            show_ui,
-            interval=self.poll_interval,
-            log=self.log,
+        :raises SpecError: a duration or a number is out of range.
+        """
+        if not self.poll_interval > 0:
+            raise SpecError(f"poll_interval must be more than 0 seconds, got {self.poll_interval}")
+        most = 0 if self.trigger == AVAILABLE_NOW else 5
+        deadline = self.execution_timeout and datetime.now(UTC) + self.execution_timeout
+        return WatchOrder(
+            launch=launch,
+            me=me,
+            limits=Limits(
+                start=seconds(self.start_timeout, "start_timeout"),
+                silence=seconds(self.heartbeat_timeout, "heartbeat_timeout"),
+                stall=seconds(self.stall_timeout, "stall_timeout"),
+            ),
+            policy=RestartPolicy(
+                most=most if self.max_restarts is None else self.max_restarts,
+                first=seconds(self.restart_delay, "restart_delay"),
+                longest=seconds(self.max_restart_delay, "max_restart_delay"),
+                healthy=seconds(self.healthy_after, "healthy_after"),
+            ),
+            lance_conn_id=self.lance_conn_id,
+            poll_interval=self.poll_interval,
+            stop_grace=seconds(self.stop_grace, "stop_grace"),
+            deadline=deadline.isoformat() if deadline else None,
+            tags=tags,
         )
-        try:
-            with watcher:
-                # The task's own stdin is its line to Airflow: a child that held it would keep
-                # Airflow from noticing that the task is dead.
-                submit.submit(str(shipping.application_path()), stdin=subprocess.DEVNULL)
-        except FileNotFoundError as error:
-            raise SpecError(
-                f"{error.filename!r} is not on the PATH of this worker: install Spark's client, "
-                "for example with `pip install 'airflow-provider-lance[pyspark]'`"
-            ) from error
-        except AirflowException as error:
-            return error
-        finally:
-            _close_output(submit)
-        return None
 
-
-def _mapping(value: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
-    if value is not None and not isinstance(value, Mapping):
-        raise SpecError(f"{name} must be a mapping, got {type(value).__name__}")
-    return dict(value or {})
-
-
-def _close_output(submit: SparkSubmitHook) -> None:
-    """Close the pipe to spark-submit, which the hook (6.3.4) leaves to the garbage collector."""
-    process = getattr(submit, "_submit_sp", None)
-    if process and process.stdout:
-        process.stdout.close()
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that only this user can read, from its first byte on."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
+    @property
+    def driver_root(self) -> Path:
+        """Return the folder in which drivers on this host keep their logs."""
+        return Path(self.driver_folder) if self.driver_folder else default_driver_folder()

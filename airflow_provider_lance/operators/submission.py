@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from airflow_provider_lance.exceptions import SpecError
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-__all__ = ["master_of", "spark_connection", "submit_hook"]
+__all__ = ["Submission", "master_of", "spark_connection"]
 
 # These have arguments of their own on the operator, or are what the operator itself decides.
 _OURS = {
@@ -30,12 +31,11 @@ _OURS = {
     "packages",
     "py_files",
 }
-# With these spark-submit returns while the driver goes on, and the task would end too early.
-_DETACHING = {"track_driver_via_k8s_api", "yarn_rm_auth", "yarn_track_via_rm_api"}
-_DETACHING_CONF = (
-    "spark.kubernetes.submission.waitAppCompletion",
-    "spark.yarn.submit.waitAppCompletion",
-)
+# With these spark-submit returns while the driver goes on, and nobody asks the cluster about it.
+_DETACHING_CONF = {
+    "spark.kubernetes.submission.waitAppCompletion": "track_driver_via_k8s_api",
+    "spark.yarn.submit.waitAppCompletion": "yarn_track_via_rm_api",
+}
 
 
 def spark_connection(conn_id: str) -> Connection:
@@ -60,89 +60,167 @@ def master_of(connection: Connection) -> str:
     return f"{master}:{connection.port}" if connection.port else master
 
 
-def submit_hook(
-    *,
-    connection: Connection,
-    name: str,
-    conf: Mapping[str, Any],
-    packages: str | None,
-    py_files: list[str],
-    deploy_mode: str | None,
-    spec_file: Path,
-    further: Mapping[str, Any],
-) -> SparkSubmitHook:
-    """Make the hook that submits one launch; starts nothing.
+@dataclass(frozen=True)
+class Submission:
+    """All that one launch hands to spark-submit but the specification; checked when it is made.
 
-    :param further: other keyword arguments of the hook, as the user gave them.
+    ``further`` holds other keyword arguments of ``SparkSubmitHook``, as the user gave them.
+
     :raises SpecError: an argument is unknown or belongs elsewhere, or the master cannot run this.
     """
-    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-    _refuse_arguments(further, set(inspect.signature(SparkSubmitHook).parameters))
-    _refuse_detached(connection, conf, deploy_mode)
-    arguments = dict(further)
-    files, specification = arguments.pop("files", None), str(spec_file)
-    if _is_cluster(connection, conf, deploy_mode):
-        # Only Spark can bring the file there. On this host it stays the one copy: what --files
-        # copies into Spark's own temporary folder outlives a killed driver, secrets and all.
-        files = ",".join(filter(None, [files, specification]))
-        specification = spec_file.name
-    try:
-        return SparkSubmitHook(
-            conn_id=connection.conn_id,
-            name=name,
-            conf={key: _spark_value(value) for key, value in conf.items()},
-            packages=packages,
-            py_files=",".join(py_files),
-            files=files,
-            deploy_mode=deploy_mode,
-            application_args=[specification],
-            env_vars=_environment(connection, conf, arguments.pop("env_vars", None)),
-            **arguments,
-        )
-    except (ValueError, RuntimeError) as error:
-        raise SpecError(f"Spark connection {connection.conn_id!r}: {error}") from error
-    except NameError:  # how the hook of 6.3.4 says that it could not import its Kubernetes client
-        raise SpecError(
-            f"Spark connection {connection.conn_id!r}: master {master_of(connection)} needs the "
-            "package apache-airflow-providers-cncf-kubernetes on this worker"
-        ) from None
+    connection: Connection
+    name: str
+    conf: Mapping[str, Any]
+    packages: str | None
+    py_files: str | None
+    deploy_mode: str | None
+    further: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        _refuse_arguments(self.further, set(inspect.signature(SparkSubmitHook).parameters))
+        _refuse_detached(self.conf)
+        if self.is_cluster and master_of(self.connection).startswith("spark://"):
+            raise SpecError(
+                f"Spark connection {self.conn_id!r}: a standalone master "
+                f"({master_of(self.connection)}) runs no Python driver in cluster mode; use client "
+                "mode"
+            )
+        self.hook(Path("spec.json"), Path("code.zip"))  # it has refusals of its own
+
+    @property
+    def conn_id(self) -> str:
+        """Return the Spark connection's id."""
+        return str(self.connection.conn_id)
+
+    @property
+    def is_cluster(self) -> bool:
+        """Tell whether the driver runs elsewhere; the order is spark-submit's own."""
+        said = self.deploy_mode or self.connection.extra_dejson.get("deploy-mode")
+        return (said or self.conf.get("spark.submit.deployMode")) == "cluster"
+
+    @property
+    def is_yarn(self) -> bool:
+        """Tell whether the master is YARN."""
+        return master_of(self.connection).startswith("yarn")
+
+    @property
+    def is_tracked(self) -> bool:
+        """Tell whether the cluster is asked about the driver, by its own API."""
+        return any(self._tracking().values())
+
+    def _tracking(self) -> dict[str, bool]:
+        """Return the hook's arguments that let the cluster be asked; on where it says how."""
+        extra, kubernetes = self.connection.extra_dejson, master_of(self.connection)[:3] == "k8s"
+        namespace = extra.get("namespace") or self.conf.get("spark.kubernetes.namespace")
+        possible = {
+            "yarn_track_via_rm_api": self.is_yarn
+            and bool(extra.get("yarn_resourcemanager_webapp_address")),
+            "track_driver_via_k8s_api": kubernetes and bool(namespace),
+        }
+        return {
+            name: bool(self.further.get(name, self.is_cluster and can))
+            for name, can in possible.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what two launches must agree in to run the same."""
+        return {
+            "connection": self.conn_id,
+            "conf": dict(self.conf),
+            "packages": self.packages,
+            "py_files": self.py_files,
+            "deploy_mode": self.deploy_mode,
+            "further": dict(self.further),
+        }
+
+    def hook(
+        self,
+        spec_file: Path,
+        zip_file: Path,
+        *,
+        options: Sequence[str] = (),
+        attached: bool = False,
+    ) -> SparkSubmitHook:
+        """Make the hook that submits one launch; starts nothing.
+
+        :param options: further arguments of the application, where its driver runs on this host.
+        :param attached: spark-submit is waited for, so it has to last as long as the driver.
+        :raises SpecError: the hook refuses what it is given.
+        """
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        if attached:
+            _refuse_tracking(self.further)
+        tracking = {} if attached else self._tracking()
+        arguments = {**self.further, **tracking}
+        files = arguments.pop("files", None)
+        application = [str(spec_file), "--remove", *options]
+        if self.is_cluster:
+            # Only Spark can bring the file there. On this host it stays the one copy: what --files
+            # copies into Spark's own temporary folder outlives a killed driver, secrets and all.
+            files = ",".join(filter(None, [files, str(spec_file)]))
+            application = [spec_file.name]
+        conf = {key: _spark_value(value) for key, value in self.conf.items()}
+        if any(tracking.values()):
+            word = next(key for key, value in _DETACHING_CONF.items() if arguments[value])
+            conf[word] = "false"
+        who = f"Spark connection {self.conn_id!r}"
+        try:
+            made = SparkSubmitHook(
+                conn_id=self.conn_id,
+                name=self.name,
+                conf=conf,
+                packages=self.packages,
+                py_files=",".join(filter(None, [str(zip_file), self.py_files])),
+                files=files,
+                deploy_mode=self.deploy_mode,
+                application_args=application,
+                env_vars=_environment(self.connection, self.conf, arguments.pop("env_vars", None)),
+                **arguments,
+            )
+            made._validate_yarn_track_via_rm_api_config()
+        except (ValueError, RuntimeError) as error:
+            raise SpecError(f"{who}: {error}") from error
+        except NameError:  # how the hook of 6.3.4 says that it could not import its client
+            raise SpecError(
+                f"{who}: master {master_of(self.connection)} needs the package "
+                "apache-airflow-providers-cncf-kubernetes on this worker"
+            ) from None
+        return made
 
 
 def _refuse_arguments(further: Mapping[str, Any], known: set[str]) -> None:
-    valid = sorted(known - _OURS - _DETACHING)
+    valid = sorted(known - _OURS - {"post_submit_commands"})
     if owned := sorted(set(further) & _OURS):
         raise SpecError(f"spark_submit: {owned} belong to the operator, not here; valid: {valid}")
-    if detaching := sorted(set(further) & _DETACHING):
+    if "post_submit_commands" in further:
         raise SpecError(
-            f"spark_submit: {detaching} let spark-submit return before the stream has ended, and "
-            "this operator waits for its end; leave them out"
+            "spark_submit: post_submit_commands are run by whoever waits for spark-submit, and "
+            "nobody waits for a stream's, which outlives its task; make them a task of their own"
         )
     if unknown := sorted(set(further) - known):
         raise SpecError(f"spark_submit: unknown {unknown}; valid names are {valid}")
 
 
-def _refuse_detached(
-    connection: Connection, conf: Mapping[str, Any], deploy_mode: str | None
-) -> None:
-    for key in _DETACHING_CONF:
+def _refuse_detached(conf: Mapping[str, Any]) -> None:
+    for key, tracking in _DETACHING_CONF.items():
         if _spark_value(conf.get(key)) == "false":
             raise SpecError(
-                f"conf {key}=false lets spark-submit return before the stream has ended, and this "
-                "operator waits for its end; leave it out"
+                f"conf {key}=false lets spark-submit return while nobody looks after the driver; "
+                f"leave it out, or write spark_submit={{{tracking!r}: True}}, which sets it and "
+                "asks the cluster"
             )
-    cluster = _is_cluster(connection, conf, deploy_mode)
-    if cluster and master_of(connection).startswith("spark://"):
+
+
+def _refuse_tracking(further: Mapping[str, Any]) -> None:
+    if asked := sorted(name for name in _DETACHING_CONF.values() if further.get(name)):
         raise SpecError(
-            f"Spark connection {connection.conn_id!r}: a standalone master "
-            f"({master_of(connection)}) runs no Python driver in cluster mode; use client mode"
+            f"spark_submit: with {asked} spark-submit returns while the driver goes on, and this "
+            "task waits for it; leave it out"
         )
-
-
-def _is_cluster(connection: Connection, conf: Mapping[str, Any], deploy_mode: str | None) -> bool:
-    """Tell whether the driver runs elsewhere; the order is spark-submit's own."""
-    said = deploy_mode or connection.extra_dejson.get("deploy-mode")
-    return (said or conf.get("spark.submit.deployMode")) == "cluster"
 
 
 def _environment(

@@ -1,16 +1,16 @@
-"""What a wait on the epoch watermark waits for: one frozen value, shared by sensor and trigger."""
+"""What a wait on the epoch watermark waits for, and what of it has come: frozen values, no I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, Watermark
 
-__all__ = ["EpochCondition"]
+__all__ = ["Advance", "AdvanceCondition", "EpochCondition", "Mark"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +69,99 @@ class EpochCondition:
             since=datetime.fromisoformat(since) if since else None,
             max_age=timedelta(seconds=seconds) if seconds is not None else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point of a query's history: all that is in the dataset's versions up to ``version``.
+
+    ``epoch`` and ``generation`` are the watermark there; ``token`` and ``run_id`` are those of the
+    query's owner, and tell the dataset from another that was made in its place.
+    """
+
+    version: int = 0
+    epoch: int = NO_EPOCH
+    generation: int = 0
+    token: int = 0
+    run_id: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, to be kept."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_json` made.
+
+        :raises ValueError: it is something else.
+        """
+        try:
+            names = ("version", "epoch", "generation", "token")
+            return cls(**{name: int(given[name]) for name in names}, run_id=str(given["run_id"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{given!r} is no mark: {type(error).__name__} {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What was committed from one mark to another, as far as the versions between them tell.
+
+    ``missing`` counts those that were cleaned up; they may have held epochs.
+    """
+
+    since: Mark
+    to: Mark
+    epochs: int = 0
+    rows: int = 0
+    missing: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Tell whether no epoch can have been missed; else epochs and rows are lower bounds."""
+        if not self.missing:
+            return True
+        return self._same_numbers and self.to.epoch - self.since.epoch == self.epochs
+
+    @property
+    def most_epochs(self) -> int:
+        """Return how many epochs there were; if not exact, how many there were at most."""
+        if self.exact:
+            return self.epochs
+        before = self.since.epoch if self._same_numbers else NO_EPOCH
+        return max(self.epochs, self.to.epoch - before)
+
+    @property
+    def _same_numbers(self) -> bool:
+        return self.since.generation == self.to.generation
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceCondition:
+    """Exactly one of two: so many epochs, so many rows; of neither, one epoch."""
+
+    epochs: int | None = None
+    rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.rows is not None:
+            raise SpecError(
+                "give every_epochs or every_rows, not both: got "
+                f"{self.epochs!r} epochs and {self.rows!r} rows"
+            )
+        for name, number in (("every_epochs", self.epochs), ("every_rows", self.rows)):
+            if number is not None and (type(number) is not int or number < 1):
+                raise SpecError(f"{name} must be a whole number of 1 or more, got {number!r}")
+
+    def is_met(self, advance: Advance) -> bool:
+        """Tell whether to fire; pure.
+
+        Where rows or epochs are not exact it is rather too early than never.
+        """
+        if self.rows is None:
+            return advance.most_epochs >= (self.epochs or 1)
+        return advance.rows >= self.rows or (not advance.exact and advance.most_epochs > 0)
+
+    def __str__(self) -> str:
+        if self.rows is None:
+            return f"every_epochs={self.epochs or 1}"
+        return f"every_rows={self.rows}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import logging
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,8 @@ from airflow_provider_lance.exceptions import TerminalError, TransientError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.streaming.epoch import Watermark
 from airflow_provider_lance.triggers.condition import EpochCondition
-from airflow_provider_lance.triggers.follow import Follower, OnMissing, describe, seen
+from airflow_provider_lance.triggers.follow import OnMissing, describe, seen
+from airflow_provider_lance.triggers.poll import Teller, subscribe
 
 __all__ = ["LanceEpochTrigger"]
 
@@ -24,14 +25,14 @@ class LanceEpochTrigger(BaseTrigger):
 
     The event is ``{"status": "met", "watermark": {"epoch", "version", "committedAt"}}``, or
     ``{"status": "error", "error", "message"}`` for what waiting cannot mend. A store that does not
-    answer is asked again.
+    answer is asked again. All triggers that watch one dataset share their looks at it.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI.
     :param query_id: The streaming query.
     :param condition: What to wait for, as :meth:`.EpochCondition.to_json` makes it.
     :param lance_conn_id: The Lance connection; its secrets are looked up where the trigger runs.
     :param on_missing: ``wait`` or ``fail`` while dataset or query is not there.
-    :param poll_interval: Seconds between two looks.
+    :param poll_interval: Seconds between two looks, at most.
     """
 
     def __init__(
@@ -77,19 +78,23 @@ class LanceEpochTrigger(BaseTrigger):
 
     async def _wait(self) -> Watermark:
         condition = EpochCondition.from_json(self.condition)
-        follower = Follower(
-            LanceHook(self.lance_conn_id),
-            self.uri,
-            self.query_id,
-            OnMissing.parse(self.on_missing),
-        )
-        while True:
-            try:
-                watermark = await asyncio.to_thread(follower.look)
-            except TransientError as error:
-                self.log.warning("The store did not answer; asking again. error=%s", error)
-            else:
-                self.log.info("Waiting for %s. %s", condition, describe(watermark))
+        on_missing = OnMissing.parse(self.on_missing)
+        teller = Teller(self.log)
+        with subscribe(
+            self.uri, self.query_id, lance_conn_id=self.lance_conn_id, interval=self.poll_interval
+        ) as looks:
+            while True:
+                try:
+                    watermark = (await looks.next()).judge(on_missing)
+                except TransientError as error:
+                    teller.say(
+                        type(error),
+                        logging.WARNING,
+                        "The store did not answer; asking again. error=%s",
+                        error,
+                    )
+                    continue
+                found = describe(watermark)
+                teller.say(found, logging.INFO, "Waiting for %s. %s", condition, found)
                 if watermark and condition.is_met(watermark, datetime.now(UTC)):
                     return watermark
-            await asyncio.sleep(self.poll_interval)

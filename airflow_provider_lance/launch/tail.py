@@ -1,0 +1,110 @@
+"""The newest lines of a log that grows and is rotated: ``x.log``, ``x.log.1`` and so on."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO
+
+__all__ = ["LogTail", "last_lines"]
+
+_CHARACTERS = 2000
+_LONGEST = 4 * _CHARACTERS + 1  # a line's first bytes, enough for its first characters
+_BLOCK = 64 * 1024
+
+
+class LogTail:
+    """What was written to a log since the last look, the newest lines of it.
+
+    Looks from the log's beginning, rotated files included, or from its present end.
+    """
+
+    def __init__(self, path: str | Path, lines: int = 20, *, from_end: bool = False) -> None:
+        self._path, self._lines = str(path), lines
+        self._inode, self._offset = 0, 0
+        self._half = b""
+        if from_end:
+            self._go_to_end()
+
+    def read(self) -> list[str]:
+        """Return the new lines, at most the number asked for.
+
+        Before them comes one more that counts those passed over, if there are any. A line counts
+        once its end is there; of a long one come its first 2,000 characters. A log that is not
+        there has no lines.
+        """
+        newest: deque[bytes] = deque(maxlen=self._lines)
+        count = 0
+        with ExitStack() as stack:
+            for file, offset in self._files(stack):
+                if offset is None:  # begun anew in place
+                    self._half = b""
+                file.seek(offset or 0)
+                while block := file.read(_BLOCK):
+                    *ended, half = block.split(b"\n")
+                    if ended:
+                        ended[0] = (self._half + ended[0])[:_LONGEST]
+                        self._half = half[:_LONGEST]
+                        count += len(ended)
+                        newest.extend(line[:_LONGEST] for line in ended[-self._lines :])
+                    else:
+                        self._half = (self._half + half)[:_LONGEST]
+                self._inode, self._offset = os.fstat(file.fileno()).st_ino, file.tell()
+        passed = count - len(newest)
+        header = [f"({passed} more line{'s' * (passed > 1)} before these)"] if passed else []
+        return [*header, *map(_decoded, newest)]
+
+    @property
+    def half_line(self) -> str:
+        """Return the beginning of a line whose end was not there at the last look."""
+        return _decoded(self._half)
+
+    def _files(self, stack: ExitStack) -> list[tuple[IO[bytes], int | None]]:
+        """Open what is to be read, the oldest first; with each the offset to read from."""
+        found: list[tuple[IO[bytes], int | None]] = []
+        seen: set[int] = set()
+        number = missing = 0
+        while missing < 2:  # one may be missing just now, in the middle of a rotation
+            try:
+                file = stack.enter_context(_opened(self._path, number))
+            except OSError:
+                number, missing = number + 1, missing + 1
+                continue
+            number += 1
+            status = os.fstat(file.fileno())
+            if status.st_ino == self._inode:
+                found.append((file, self._offset if status.st_size >= self._offset else None))
+                break
+            if status.st_ino not in seen:  # rotated while we look
+                seen.add(status.st_ino)
+                found.append((file, 0))
+        return found[::-1]
+
+    def _go_to_end(self) -> None:
+        """Stand at the beginning of the last line, if it has not ended; else at the end."""
+        try:
+            with open(self._path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                start = file.seek(max(0, size - _BLOCK))
+                last = file.read(size - start).rfind(b"\n") + 1
+                self._inode, self._offset = os.fstat(file.fileno()).st_ino, start + last
+        except OSError:
+            return
+
+
+def last_lines(path: str | Path, count: int) -> list[str]:
+    """Return a log's newest lines, a last one without an end included; empty if there is none."""
+    tail = LogTail(path, count)
+    lines = tail.read()[-count:]
+    return [*lines, tail.half_line][-count:] if tail.half_line else lines
+
+
+def _opened(path: str, number: int) -> IO[bytes]:
+    return os.fdopen(os.open(f"{path}.{number}" if number else path, os.O_RDONLY), "rb")
+
+
+def _decoded(line: bytes) -> str:
+    text = line.decode(errors="replace").rstrip("\r")
+    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}…"

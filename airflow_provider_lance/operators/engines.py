@@ -1,0 +1,185 @@
+"""Where a maintenance run runs: in this worker, or as a Spark job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_lance import shipping
+from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
+from airflow_provider_lance.operators.launching import close_output, no_spark_submit
+from airflow_provider_lance.operators.submission import Submission
+from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.streaming.maintenance.numbers import Numbers, measure
+from airflow_provider_lance.streaming.maintenance.options import MaintenanceSpec
+from airflow_provider_lance.streaming.maintenance.report import Report
+from airflow_provider_lance.streaming.maintenance.run import maintain
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.sdk.types import Logger
+
+__all__ = ["LocalEngine", "SparkEngine"]
+
+_ENDED = "The task was ended; what it had committed stays."
+
+
+class LocalEngine:
+    """Does it all in this process; Lance uses every core."""
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._killed = threading.Event()
+
+    def run(self, spec: MaintenanceSpec) -> dict[str, Any]:
+        """Run to the end and return the report."""
+        port = open_dataset(spec.uri, spec.storage_options)
+        report = maintain(port, spec.options, spec.storage_options, on_progress=self._show_progress)
+        return report.to_json()
+
+    def kill(self) -> None:
+        """Begin no further task."""
+        self._killed.set()
+
+    def _show_progress(self, done: int, tasks: int) -> None:
+        if self._killed.is_set():
+            raise AirflowException(_ENDED)
+        self._log.info("Compacting. task=%d of %d", done, tasks)
+
+
+class SparkEngine:
+    """Submits a job whose executors run the compaction tasks; waits for its end."""
+
+    def __init__(self, log: Logger, submission: Submission) -> None:
+        self._log, self._submission = log, submission
+        self._hook: SparkSubmitHook | None = None
+        self._killed = False
+
+    def run(self, spec: MaintenanceSpec) -> dict[str, Any]:
+        """Submit the job, wait, and return its report.
+
+        From a driver in the cluster no report comes back: then ``before`` and ``after`` are this
+        worker's own figures, and ``done`` has only ``spark``.
+
+        :raises LanceStreamError: the error that ended the job, as its own class.
+        :raises SpecError: it cannot be submitted like this.
+        :raises TransientError: the job ended without a word.
+        """
+        if self._submission.is_cluster:
+            return self._run_elsewhere(spec)
+        with TemporaryDirectory(prefix="lance-optimize-") as name:
+            report_file = Path(name, "report.json")
+            failure = self._submit(spec, Path(name), "--report", str(report_file))
+            try:
+                report: dict[str, Any] = json.loads(report_file.read_bytes())
+            except (FileNotFoundError, ValueError):
+                self._raise_silence(failure)
+        if "error" in report:
+            raise _known(report)
+        return report
+
+    def kill(self) -> None:
+        """End the job, wherever it is."""
+        self._killed = True
+        if self._hook is None:
+            return
+        try:
+            self._hook.on_kill()
+        finally:
+            process = getattr(self._hook, "_submit_sp", None)
+            # The JVM's child, the driver, would go on alone, and holds the pipe that is read here.
+            if process and process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def _submit(self, spec: MaintenanceSpec, folder: Path, *options: str) -> str | None:
+        """Submit and wait; return what the hook says of a job that failed."""
+        spec_file = folder / "spec.json"
+        hook = self._submission.hook(
+            spec_file, shipping.build_zip(folder), options=options, attached=True
+        )
+        _write_private(spec_file, spec.dumps())
+        self._hook = hook
+        if self._killed:
+            raise AirflowException(_ENDED)
+        try:
+            # The task's own stdin is its line to Airflow: no child may hold it.
+            hook.submit(
+                str(shipping.application_path("maintain")),
+                stdin=subprocess.DEVNULL,
+                process_group=0,
+            )
+        except FileNotFoundError as error:
+            raise no_spark_submit(error) from error
+        except AirflowException as error:
+            return str(error).partition("\n")[0]
+        finally:
+            close_output(hook)
+        return None
+
+    def _run_elsewhere(self, spec: MaintenanceSpec) -> dict[str, Any]:
+        if spec.options.dry_run:
+            raise SpecError(
+                "dry_run has nobody to tell what would be done: from a driver in the cluster no "
+                "report comes back. Use engine='local', or a Spark connection in client mode"
+            )
+        began = time.monotonic()
+        before = _measure(spec)
+        with TemporaryDirectory(prefix="lance-optimize-") as name:
+            if failure := self._submit(spec, Path(name)):
+                self._raise_silence(failure)
+        report = Report(spec.uri, before, _measure(spec), seconds=time.monotonic() - began)
+        if report.before == report.after:
+            report.skipped["spark"] = "the job ended well, and the dataset is as it was"
+        else:
+            report.done["spark"] = {
+                "steps": [step.value for step in spec.options.steps],
+                "driver": self._driver(),
+                "note": "what each step did is in the driver's log; before and after are this "
+                "worker's figures, and writers count in them, too",
+            }
+        return report.to_json()
+
+    def _driver(self) -> str:
+        """Return the cluster's name for the driver, empty if spark-submit did not say it."""
+        names = ("_yarn_application_id", "_kubernetes_driver_pod")
+        return next((str(name) for each in names if (name := getattr(self._hook, each, None))), "")
+
+    def _raise_silence(self, failure: str | None) -> NoReturn:
+        if self._killed:
+            raise AirflowException(_ENDED)
+        raise TransientError(
+            f"the Spark job ended and left no report: {failure or 'exit status 0'}. Its words are "
+            "in the log above, or in the cluster's log of its driver. What it had committed stays; "
+            "run it again"
+        )
+
+
+def _measure(spec: MaintenanceSpec) -> Numbers:
+    port = open_dataset(spec.uri, spec.storage_options)
+    return measure(port, spec.options.target_rows(port.config), spec.storage_options)
+
+
+def _known(report: Mapping[str, Any]) -> Exception:
+    """Return the error that a job left in the place of its report."""
+    known = error_class(str(report["error"]))
+    name = "" if known.__name__ == report["error"] else f"{report['error']}: "
+    return known(f"{name}{report['message']}")
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that was not there, private from its first byte on."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,82 @@
+"""Find the driver that an earlier try of a task left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from airflow_provider_lance.exceptions import DatasetNotFoundError
+from airflow_provider_lance.hooks.drivers import Launch, same_task
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.launch.folder import RunFolder
+from airflow_provider_lance.launch.process import find
+from airflow_provider_lance.operators.memory import TaskMemory
+from airflow_provider_lance.streaming.epoch import OwnerState, QueryState, StopNote
+from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.streaming.stopping import standing_request
+
+__all__ = ["find_launch", "launch_of_owner", "owned_by_another", "request_to"]
+
+
+def find_launch(memory: TaskMemory, planned: Launch, root: Path, hook: LanceHook) -> Launch | None:
+    """Return the newest launch of this task instance that may still run.
+
+    Airflow's task state names it; where that is missing, the owner record in the dataset.
+
+    :param planned: a launch as this try would make it.
+    :param root: where drivers of this host keep their logs.
+    """
+    known = memory.launch
+    if known is None:
+        owner = launch_of_owner(planned, root, hook)
+        return owner if owner and owner.launch_id != memory.over else None
+    if known.driver is not None:
+        return known
+    # Noted before its driver was started: the keeper's own note tells whether it was.
+    driver = find(root, known.query_id, known.launch_id)
+    if driver is None and RunFolder(root, known.query_id, known.launch_id).path.is_dir():
+        return None  # it was given up before that, here
+    return known.found_at(driver)
+
+
+def launch_of_owner(planned: Launch, root: Path, hook: LanceHook) -> Launch | None:
+    """Return the launch that owns the query, if it is one of this task instance and active."""
+    try:
+        port = hook.open(planned.uri)
+    except DatasetNotFoundError:
+        return None
+    owner = decode_query(port.config, planned.query_id, port.version).owner
+    if owner is None or owner.state is OwnerState.RELEASED or not owner.driver.launch_id:
+        return None
+    if not same_task(owner.driver.launched_by, planned.launched_by):
+        return None
+    return replace(
+        planned,
+        launch_id=owner.driver.launch_id,
+        launched_at=owner.time,
+        launched_by=owner.driver.launched_by,
+        fingerprint="",
+        driver=find(root, planned.query_id, owner.driver.launch_id),
+    )
+
+
+def request_to(state: QueryState, launch_id: str) -> StopNote | None:
+    """Return the stop request that stands, if it means this launch."""
+    note, owner = standing_request(state), state.owner
+    if note is None or note.launch_id:
+        return note if note and note.launch_id == launch_id else None
+    held = owner is not None and owner.driver.launch_id == launch_id
+    return note if held and owner and note.token == owner.token else None
+
+
+def owned_by_another(state: QueryState, launch: Launch) -> str:
+    """Return who claimed the query since a launch and has not released it; empty if nobody did."""
+    owner = state.owner
+    if owner is None or owner.state is OwnerState.RELEASED:
+        return ""
+    if owner.driver.launch_id == launch.launch_id:
+        return ""
+    later = datetime.fromisoformat(owner.time) > datetime.fromisoformat(launch.launched_at)
+    named = owner.driver.launched_by or owner.driver.launch_id or owner.driver.run_id
+    return named if later else ""

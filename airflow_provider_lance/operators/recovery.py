@@ -1,0 +1,222 @@
+"""Check what is wrong with the streams into a dataset; heal what can be healed without guessing."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_lance.exceptions import SpecError, TerminalError
+from airflow_provider_lance.hooks.errors import no_retry_if_terminal
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
+from airflow_provider_lance.operators.healing import Deed, Healer
+from airflow_provider_lance.operators.memory import task_key
+from airflow_provider_lance.operators.permits import Permits, parse_severity, parse_tolerance
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort
+from airflow_provider_lance.streaming.recovery.check import CheckReport, check
+from airflow_provider_lance.streaming.recovery.evidence import Tolerance
+from airflow_provider_lance.streaming.recovery.look import find_queries
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["LanceRecoveryCheckOperator"]
+
+
+class LanceRecoveryCheckOperator(BaseOperator):
+    """
+    Compare a dataset, the checkpoints of its streams and their drivers; say what is wrong.
+
+    The task fails, without retries, when findings of the severity ``fail_on`` or above are left,
+    and its error says what to type. The report is the return value, also of a task that fails; the
+    XCom ``message`` is a text for a notifier. Only what ``heal`` names is healed without asking.
+    Anything else is done only where somebody names the query and the epoch that it is about, and
+    only while that still holds.
+
+    :param uri: The dataset, absolute or relative to the Lance connection's base URI. (templated)
+    :param query_ids: The streaming queries to check; all by default. (templated)
+    :param checkpoint_location: Where this worker reaches the checkpoint of the one query in
+        ``query_ids``, if not where its driver recorded it. (templated)
+    :param fail_on: ``info``, ``warning``, ``error``, ``critical``, or ``never``. (templated)
+    :param heal: What may be healed without asking: ``watermark`` (fold the epochs of history into
+        the config) and ``owner`` (release an owner whose driver is proven dead). (templated)
+    :param release: Release the owner of the one query in ``query_ids``: ``{"epoch": 41,
+        "proven_dead": True}``. ``epoch`` is the epoch watermark that was seen, -1 for none;
+        ``proven_dead`` says that somebody made sure that the driver does not run. (templated)
+    :param resolve_gap: Answer for the one epoch in doubt: ``{"epoch": 42, "landed": True}``;
+        ``proven_dead`` as above. (templated)
+    :param resolve_checkpoint: Let the query go on from another checkpoint, in a new generation of
+        epochs: ``{"epoch": 41, "location": "s3://bucket/checkpoints/orders"}``, with the epoch
+        watermark that was seen; ``proven_dead`` as above. (templated)
+    :param tolerance: From when on something counts as trouble: ``start``, ``silence`` and ``stall``
+        as ``timedelta`` or seconds; ``small_fragments``, ``versions``, ``uncovered_rows`` and
+        ``orphaned_bytes``. (templated)
+    :param orphans: List all data files, to find those that no version names.
+    :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
+        (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        "uri",
+        "query_ids",
+        "checkpoint_location",
+        "fail_on",
+        "heal",
+        "release",
+        "resolve_gap",
+        "resolve_checkpoint",
+        "tolerance",
+        "lance_conn_id",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "release": "json",
+        "resolve_gap": "json",
+        "resolve_checkpoint": "json",
+        "tolerance": "json",
+    }
+    operator_extra_links = (LanceDatasetLink(),)
+    ui_color = "#fff2cc"
+
+    def __init__(
+        self,
+        *,
+        uri: str,
+        query_ids: Sequence[str] | None = None,
+        checkpoint_location: str | None = None,
+        fail_on: str = "error",
+        heal: Sequence[str] = (),
+        release: Mapping[str, Any] | None = None,
+        resolve_gap: Mapping[str, Any] | None = None,
+        resolve_checkpoint: Mapping[str, Any] | None = None,
+        tolerance: Mapping[str, Any] | None = None,
+        orphans: bool = True,
+        lance_conn_id: str | None = LanceHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.uri = uri
+        self.query_ids = query_ids
+        self.checkpoint_location = checkpoint_location
+        self.fail_on = fail_on
+        self.heal = heal
+        self.release = release
+        self.resolve_gap = resolve_gap
+        self.resolve_checkpoint = resolve_checkpoint
+        self.tolerance = tolerance
+        self.orphans = orphans
+        self.lance_conn_id = lance_conn_id
+        self.dataset_url = ""
+
+    @cached_property
+    def hook(self) -> LanceHook:
+        """Return the hook of the Lance connection."""
+        return LanceHook(self.lance_conn_id)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        with no_retry_if_terminal():
+            limit, tolerance = parse_severity(self.fail_on), parse_tolerance(self.tolerance)
+            permits = self._permits()
+            uri = self.hook.resolve(self.uri)
+            self.dataset_url = dataset_url(uri, self.hook.store.endpoint)
+            context["ti"].xcom_push(LanceDatasetLink.xcom_key, self.dataset_url)
+            port = self.hook.open(uri)
+            self._refuse_unknown(port)
+            report = self._check(port, tolerance)
+            healer = Healer(
+                port,
+                permits,
+                by=task_key(context),
+                checkpoint_location=self.checkpoint_location,
+                log=self.log,
+            )
+            # What was seen is told before anything is changed, and before anything can go wrong.
+            document = self._tell(context, report)
+            try:
+                deeds = healer.decide()
+            except TerminalError as error:
+                self._show(report)
+                self._tell(context, report, refusal=f"{type(error).__name__}: {error}")
+                raise
+            deeds += healer.heal(report)
+            if deeds:
+                report = self._check(port.latest(), tolerance)
+                document = self._tell(context, report, deeds)
+            self._show(report)
+        if limit is not None and report.at_or_above(limit):
+            raise AirflowFailException(_message(report, deeds))
+        return document
+
+    def _permits(self) -> Permits:
+        query_ids = self._query_ids()
+        if self.checkpoint_location and len(query_ids) != 1:
+            raise SpecError(
+                "checkpoint_location is the checkpoint of one query: name it, and only it, in "
+                f"query_ids; got {query_ids or 'none, which means all'}"
+            )
+        return Permits.parse(
+            query_ids=query_ids,
+            heal=self.heal,
+            release=self.release,
+            resolve_gap=self.resolve_gap,
+            resolve_checkpoint=self.resolve_checkpoint,
+        )
+
+    def _query_ids(self) -> list[str]:
+        if isinstance(self.query_ids, str):
+            raise SpecError(f"query_ids must be a list, got {self.query_ids!r}")
+        return list(self.query_ids or ())
+
+    def _refuse_unknown(self, port: LanceDatasetPort) -> None:
+        """Refuse a misspelt query: of one without a trace nothing bad would ever be found."""
+        known = find_queries(port)
+        unknown = [each for each in self._query_ids() if each not in known]
+        # With its checkpoint named, there is something to compare the dataset with.
+        if unknown and not self.checkpoint_location:
+            raise SpecError(
+                f"{port.uri} has no trace of the queries {unknown}; it knows {known}. Correct "
+                "query_ids, or leave it out to check whichever there are. If the dataset was made "
+                "anew, name the query's checkpoint in checkpoint_location"
+            )
+
+    def _check(self, port: LanceDatasetPort, tolerance: Tolerance) -> CheckReport:
+        reach = f"--conn-id {shlex.quote(self.lance_conn_id)}" if self.lance_conn_id else ""
+        return check(
+            port,
+            self._query_ids(),
+            checkpoint_location=self.checkpoint_location,
+            storage_options=self.hook.storage_options,
+            tolerance=tolerance,
+            reach=reach,
+            orphans=self.orphans,
+        )
+
+    def _show(self, report: CheckReport) -> None:
+        for line in report.lines():
+            self.log.info("%s", line)
+
+    def _tell(
+        self,
+        context: Context,
+        report: CheckReport,
+        deeds: Sequence[Deed] = (),
+        *,
+        refusal: str = "",
+    ) -> dict[str, Any]:
+        """Hand the report over, as a failing task can, too; return it."""
+        document = report.to_json() | {"healed": [each.to_json() for each in deeds]}
+        context["ti"].xcom_push("return_value", document)
+        context["ti"].xcom_push("message", _message(report, deeds, refusal))
+        return document
+
+
+def _message(report: CheckReport, deeds: Sequence[Deed] = (), refusal: str = "") -> str:
+    """Return the text for a notifier: what is wrong now, and what was done about it."""
+    lines = [report.message(), *(f"{deed.outcome}: {deed.sentence}" for deed in deeds)]
+    if refusal:
+        lines.append(f"Refused: {refusal}")
+    return "\n".join(lines)

@@ -1,0 +1,278 @@
+"""One process's part in a stream's life: find or launch the driver, watch it, end or go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
+from airflow_provider_lance.hooks.drivers import Launch, same_task
+from airflow_provider_lance.launch.process import LocalDriver
+from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
+from airflow_provider_lance.links.spark_ui import SparkUILink, spark_ui_url
+from airflow_provider_lance.operators.events import emit_events
+from airflow_provider_lance.operators.finding import (
+    find_launch,
+    launch_of_owner,
+    owned_by_another,
+    request_to,
+)
+from airflow_provider_lance.operators.launching import plan_launch, start_driver
+from airflow_provider_lance.operators.memory import TaskMemory, task_key
+from airflow_provider_lance.operators.outcome import outcome
+from airflow_provider_lance.operators.specification import fingerprint
+from airflow_provider_lance.operators.submission import Submission
+from airflow_provider_lance.streaming.health import StreamState
+from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.streaming.restarts import Restarts
+from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.triggers.stopping import end_launch
+from airflow_provider_lance.triggers.stream import LanceStreamTrigger
+from airflow_provider_lance.triggers.supervisor import Supervisor
+from airflow_provider_lance.triggers.verdict import Action, Verdict, nobodys_wish
+from airflow_provider_lance.triggers.watch import Watch, WatchOrder
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_lance.operators.stream import LanceStreamOperator
+
+__all__ = ["StreamRun"]
+
+_LAST_SECONDS = 10.0
+"""How long a driver that wrote its summary may take to end; one that hangs then is killed."""
+
+_GLANCE_SECONDS = 0.25
+"""How often a waiting task asks this host whether the driver still runs."""
+
+
+class StreamRun:
+    """What :class:`.LanceStreamOperator` does in one process, from one call of Airflow's."""
+
+    def __init__(self, operator: LanceStreamOperator, context: Context) -> None:
+        self._operator, self._context = operator, context
+        self._hook, self._log = operator.hook, operator.log
+        self._me = task_key(context)
+        self._killed = threading.Event()
+        self._launch: Launch | None = None
+
+    def begin(self) -> dict[str, Any]:
+        """Find the driver of an earlier try or launch one, and watch it to its end."""
+        try:
+            spec, submission, planned = self._plan()
+        except SpecError:
+            self._leave_nothing_behind()
+            raise
+        order = self._order(planned)  # refuses bad durations before anything is started
+        self._show_dataset(spec)
+        launch = self._find(planned) or self._start(planned, spec, submission)
+        return self._follow(replace(order, launch=launch))
+
+    def resume(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Do what the triggerer found to be done: end, or launch a new driver."""
+        verdict = Verdict.from_json(event["verdict"])
+        return self._follow(WatchOrder.from_json(event["order"]), verdict)
+
+    def kill(self) -> None:
+        """Ask the driver to stop, within the five seconds that Airflow gives; see to no more.
+
+        Its keeper kills it after its grace. That it lands each epoch once does not depend on it.
+        """
+        self._killed.set()
+        if self._launch:
+            asking = threading.Thread(target=self._end, args=(self._launch,), daemon=True)
+            asking.start()
+            asking.join(4)
+
+    def _end(self, launch: Launch) -> None:
+        try:
+            told = end_launch(launch, self._hook, self._me)
+        except Exception as error:
+            self._log.warning("Cannot ask the driver to stop. error=%s", error)
+        else:
+            self._log.info("The driver: %s. where=%s", told, launch.where())
+
+    # --- The driver ----------------------------------------------------------------------------
+
+    def _plan(self) -> tuple[JobSpec, Submission, Launch]:
+        spec, submission = self._operator.job_spec(self._me), self._operator.submission()
+        return spec, submission, plan_launch(spec, fingerprint(spec, submission.to_json()))
+
+    def _leave_nothing_behind(self) -> None:
+        """Ask the driver of an earlier try to stop: this try fails, and nobody would watch it."""
+        earlier = TaskMemory.of(self._context).launch
+        if earlier is not None and earlier.alive() is not False:
+            self._end(earlier)
+
+    def _find(self, planned: Launch) -> Launch | None:
+        """Return a launch of an earlier try whose driver still runs."""
+        memory = TaskMemory.of(self._context)
+        found = find_launch(memory, planned, self._operator.driver_root, self._hook)
+        if found is None:
+            return None
+        health = Supervisor(found, self._hook, self._order(found).limits).look()
+        if health.state.ended or health.state.lost:
+            self._log.info("The last driver is no more. launch=%s %s", found.launch_id, health)
+            found.kill()
+            return None
+        self._log.info("Found the driver again. where=%s %s", found.where(), health)
+        changed = bool(found.fingerprint) and found.fingerprint != planned.fingerprint
+        if changed or memory.was_cleared:
+            why = "its arguments changed" if changed else "the task was cleared"
+            self._log.info("It is asked to stop, and a new one follows: %s.", why)
+            end_launch(found, self._hook, found.launched_by)
+        else:
+            memory.keep(found)
+        return found
+
+    def _start(self, planned: Launch, spec: JobSpec, submission: Submission) -> Launch:
+        memory = TaskMemory.of(self._context)
+        memory.keep(planned)  # before the start: whoever comes after must be able to find it
+        self._launch = planned
+        try:
+            driver = start_driver(spec, submission, self._operator.driver_root)
+        except BaseException:
+            if not submission.is_tracked:  # nothing was left running here
+                memory.keep(planned, over=True)
+            raise
+        launch = planned.found_at(driver)
+        self._keep(memory, launch)
+        self._log.info(
+            "Launched. query=%s launch=%s where=%s",
+            launch.query_id,
+            launch.launch_id,
+            launch.where(),
+        )
+        return launch
+
+    def _keep(self, memory: TaskMemory, launch: Launch, *, over: bool = False) -> None:
+        """Note what is better known, and can be found out again if it is not."""
+        try:
+            memory.keep(launch, over=over)
+        except Exception as error:
+            self._log.warning("Airflow did not keep the task's state. error=%s", error)
+
+    def _make_sure_it_is_gone(self, launch: Launch, *, in_order: bool) -> None:
+        here = isinstance(launch.driver, LocalDriver) and launch.driver.driver.here
+        if in_order and not here:
+            return
+        if in_order:
+            self._pause(_LAST_SECONDS, launch)  # its JVM takes a moment to end
+        if launch.alive() is False:
+            return
+        if launch.kill():
+            self._log.warning("Killed what was left of the driver. where=%s", launch.where())
+        else:
+            self._log.warning(
+                "The old driver cannot be ended from here. If it lives it can do no harm: the next "
+                "one fences it. where=%s",
+                launch.where(),
+            )
+
+    # --- The watch -----------------------------------------------------------------------------
+
+    def _follow(self, order: WatchOrder, verdict: Verdict | None = None) -> dict[str, Any]:
+        """Watch one driver after another until the stream is over; or defer."""
+        while True:
+            if verdict is None:
+                order, verdict = self._watch(order)
+            self._make_sure_it_is_gone(order.launch, in_order=verdict.ended is not None)
+            if verdict.state is StreamState.FENCED and (other := self._own_successor(order.launch)):
+                self._log.warning("Another driver of this task owns the query; watching that one.")
+                self._keep(TaskMemory.of(self._context), other)
+                order, verdict = replace(order, launch=other), None
+            elif verdict.action is Action.END:
+                return self._over(order, verdict)
+            elif second := self._second_thought(order.launch):
+                self._log.warning("Stream %s: %s", second.state, second.reason)
+                return self._over(order, second)
+            else:
+                spec, submission, planned = self._plan()
+                launch = self._start(planned, spec, submission)
+                anew = self._order(launch, verdict.restarts)
+                order = replace(anew, deadline=order.deadline, rows=order.rows)
+                verdict = None
+
+    def _watch(self, order: WatchOrder) -> tuple[WatchOrder, Verdict]:
+        """Watch to the verdict, or, where that holds no worker, until the driver has started."""
+        self._launch = order.launch
+        if self._killed.is_set():  # in the moment of its start
+            self.kill()
+        deferrable = self._operator.deferrable
+        watch = Watch(order, self._log, self._hook)
+        while True:
+            verdict = watch.step()
+            self._show_ui(watch)
+            if verdict is not None and (verdict.action is Action.END or not deferrable):
+                watch.conclude(verdict)
+                self._pause(verdict.delay)
+                return replace(order, rows=order.rows + watch.rows), verdict
+            if deferrable and watch.health and watch.health.state is not StreamState.STARTING:
+                # A back-off, too, is waited for in the triggerer.
+                self._operator.defer(
+                    trigger=LanceStreamTrigger(order=order.to_json()),
+                    method_name="execute_complete",
+                )
+            self._pause(order.poll_interval, order.launch)
+
+    def _over(self, order: WatchOrder, verdict: Verdict) -> dict[str, Any]:
+        self._keep(TaskMemory.of(self._context), order.launch, over=True)
+        self._operator.spark_ui_url = ""
+        summary = outcome(order.launch, verdict, self._log)
+        summary["restarts"] = order.restarts.total
+        emit_events(self._context, self._operator.outlets, summary, order.rows)
+        return summary
+
+    def _own_successor(self, fenced: Launch) -> Launch | None:
+        """Return a later launch of this same task that owns the query."""
+        other = launch_of_owner(fenced, self._operator.driver_root, self._hook)
+        return other if other and other.launch_id != fenced.launch_id else None
+
+    def _second_thought(self, lost: Launch) -> Verdict | None:
+        """Return why no driver must follow the lost one after all, ``None`` if one must."""
+        try:
+            port = self._hook.open(lost.uri)
+        except DatasetNotFoundError:
+            return None
+        state = decode_query(port.config, lost.query_id, port.version)
+        note = request_to(state, lost.launch_id)
+        if note and not nobodys_wish(note.by, self._me):
+            # It came when the driver could not obey any more.
+            reason = f"asked to by {note.by or 'somebody'} before a new driver was launched"
+            return Verdict(Action.END, StreamState.STOPPED, reason, asked_by=note.by)
+        who = owned_by_another(state, lost)
+        if who and not same_task(who, self._me):
+            # Spark ends whichever of two drivers is late with its log, before the fence does.
+            return Verdict(Action.END, StreamState.FENCED, f"{who} owns the query by now")
+        return None
+
+    def _order(self, launch: Launch, restarts: Restarts | None = None) -> WatchOrder:
+        ti = self._context["ti"]
+        tags = {"dag_id": ti.dag_id, "task_id": ti.task_id}
+        order = self._operator.watch_order(launch, self._me, tags)
+        return replace(order, restarts=restarts or Restarts())
+
+    def _pause(self, seconds: float, launch: Launch | None = None) -> None:
+        """Wait; not on, once the launch's process is seen to be gone."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if self._killed.wait(min(left, _GLANCE_SECONDS)):
+                raise AirflowException("The task was ended; its driver is asked to stop in order.")
+            if launch and isinstance(launch.driver, LocalDriver) and launch.alive() is False:
+                return
+
+    # --- Links ---------------------------------------------------------------------------------
+
+    def _show_dataset(self, spec: JobSpec) -> None:
+        self._operator.dataset_url = dataset_url(spec.sink.uri, self._hook.store.endpoint)
+        self._context["ti"].xcom_push(LanceDatasetLink.xcom_key, self._operator.dataset_url)
+
+    def _show_ui(self, watch: Watch) -> None:
+        address = spark_ui_url(watch.supervisor.pulse.ui_address if watch.supervisor.pulse else "")
+        if address and address != self._operator.spark_ui_url:
+            self._operator.spark_ui_url = address
+            self._context["ti"].xcom_push(SparkUILink.xcom_key, address)

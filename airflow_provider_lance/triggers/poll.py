@@ -1,0 +1,165 @@
+"""One poll for all triggers of a triggerer that watch one dataset.
+
+Each look is one listing, made in a thread, and its result goes to every subscriber; the shortest
+interval among them sets the pace. So 200 sensors on one dataset cost what one costs. The triggerer
+has streams of its own to share (``shared_stream_key``), but only among event triggers, and they
+queue what they carry; a look is a state, of which only the newest matters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from airflow_provider_lance.exceptions import TerminalError
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.streaming.properties import require_query_id
+from airflow_provider_lance.triggers.follow import DatasetFollower, Look, Sight
+from airflow_provider_lance.triggers.threads import Pool, in_thread
+
+if TYPE_CHECKING:
+    from airflow.sdk.types import Logger
+
+__all__ = ["Subscription", "Teller", "subscribe"]
+
+_SHORTEST = 0.01
+"""Seconds between looks for whoever asks for none: a sensor may have the poke interval 0."""
+
+_Key = tuple[str, str | None]
+
+_polls: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, _Poll]] = WeakKeyDictionary()
+
+
+@contextmanager
+def subscribe(
+    uri: str, query_id: str, *, lance_conn_id: str | None, interval: float
+) -> Iterator[Subscription]:
+    """Watch one query of a dataset from the running event loop, together with all who do.
+
+    :param uri: the dataset, absolute or relative to the Lance connection's base URI; whoever
+        writes it the same way shares the poll.
+    :param interval: seconds; no look that it is given is older.
+    :raises SpecError: the query id cannot be used.
+    """
+    require_query_id(query_id)
+    polls = _polls.setdefault(asyncio.get_running_loop(), {})
+    key = (uri.strip().rstrip("/"), lance_conn_id)
+    poll = polls.get(key) or polls.setdefault(key, _Poll(uri, lance_conn_id))
+    poll.queries[query_id] += 1
+    try:
+        yield Subscription(poll, query_id, interval)
+    finally:
+        poll.queries[query_id] -= 1
+        poll.queries += Counter()  # drops those that nobody asks for any more
+        if not poll.queries and polls.get(key) is poll:
+            del polls[key]
+
+
+class Subscription:
+    """One subscriber's view of the shared poll."""
+
+    def __init__(self, poll: _Poll, query_id: str, interval: float) -> None:
+        self._poll, self._query_id = poll, query_id
+        self._interval = max(interval, _SHORTEST)
+        self._had: _Result | None = None
+
+    async def next(self) -> Sight:
+        """Wait for the next look and return what it saw of the query.
+
+        The first one is there at once if another subscriber's is young enough. Cancelling the wait
+        leaves the look to the others.
+
+        :raises TransientError: this look failed; the next one may not.
+        :raises TerminalError: looking again does not help until somebody changes something.
+        """
+        newest = self._poll.newest
+        if newest is None or newest is self._had or self._rest(newest) <= 0:
+            newest = await self._wait()
+        self._had = newest
+        return newest.of(self._query_id)
+
+    async def _wait(self) -> _Result:
+        """Return what ends first: a look that somebody else started, or one's own when due."""
+        while True:
+            before = self._poll.newest
+            rest = self._rest(before) if before else 0
+            await (self._poll.wait(rest) if rest > 0 else self._poll.look())
+            newest = self._poll.newest
+            if newest and newest is not before and newest.answers(self._query_id):
+                return newest
+
+    def _rest(self, result: _Result) -> float:
+        """Return for how many seconds yet a look is young enough."""
+        if not result.answers(self._query_id):
+            return 0
+        return result.time + self._interval - asyncio.get_running_loop().time()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Result:
+    """How a look ended, and when by the event loop's clock."""
+
+    time: float
+    found: Look | BaseException
+
+    def answers(self, query_id: str) -> bool:
+        return isinstance(self.found, BaseException) or query_id in self.found
+
+    def of(self, query_id: str) -> Sight:
+        if isinstance(self.found, BaseException):
+            raise self.found
+        sight = self.found[query_id]
+        if isinstance(sight, TerminalError):
+            raise sight
+        return sight
+
+
+class _Poll:
+    """The looks at one dataset. Whoever is due first starts one; there is never a second."""
+
+    def __init__(self, uri: str, lance_conn_id: str | None) -> None:
+        self._follower = DatasetFollower(lambda: LanceHook(lance_conn_id).open(uri))
+        self.queries: Counter[str] = Counter()
+        self.newest: _Result | None = None
+        self._flight: asyncio.Task[Look] | None = None
+        self._landed = asyncio.get_running_loop().create_future()
+
+    async def look(self) -> None:
+        """Start a look, or join the one under way; return when it has ended, well or not."""
+        if self._flight is None:
+            work = in_thread(Pool.LOOKS, self._follower.look, tuple(self.queries))
+            self._flight = asyncio.create_task(work)
+            self._flight.add_done_callback(self._land)
+        await asyncio.wait({self._flight})
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for somebody's look to end, but no longer than so many seconds."""
+        await asyncio.wait({self._landed}, timeout=seconds)
+
+    def _land(self, flight: asyncio.Task[Look]) -> None:
+        self._flight = None
+        if flight.cancelled():
+            return  # the event loop is about to end
+        loop = flight.get_loop()
+        self.newest = _Result(loop.time(), flight.exception() or flight.result())
+        landed, self._landed = self._landed, loop.create_future()
+        landed.set_result(None)
+
+
+class Teller:
+    """Logs what a trigger sees when it differs from what it said last, not at every look."""
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._said: object = None
+
+    def say(self, topic: object, level: int, message: str, *values: Any) -> None:
+        """Log a message, unless the last one was about the same."""
+        if topic != self._said:
+            self._said = topic
+            self._log.log(level, message, *values)

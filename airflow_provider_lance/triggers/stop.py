@@ -1,0 +1,127 @@
+"""Wait until a driver that was asked to stop has stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_lance.exceptions import SpecError, TerminalError, TransientError
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.streaming.epoch import Owner, OwnerState
+from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.streaming.process import ProcessIdentity
+from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.streaming.report import read_summary, report_location
+from airflow_provider_lance.triggers.threads import Pool, in_thread
+
+__all__ = ["LanceStopTrigger", "StopState", "Stopping", "process_of"]
+
+
+class StopState(StrEnum):
+    """How far a stop has come."""
+
+    WAITING = "waiting"
+    RELEASED = "released"
+    """The driver has ended in order."""
+    GONE = "gone"
+    """Its process is gone, or a newer driver has the query; it did not release."""
+    OVERDUE = "overdue"
+    """It is there still, and its grace is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """One stop under way: which owner was asked, and until when it may take its time."""
+
+    uri: str
+    query_id: str
+    token: int
+    deadline: str
+    lance_conn_id: str | None = LanceHook.default_conn_name
+
+    def look(self, hook: LanceHook) -> tuple[StopState, dict[str, Any]]:
+        """Return how far it has come, and what the dataset shows. Blocks.
+
+        :raises TransientError: the store did not answer.
+        """
+        port = hook.open(self.uri)
+        owner = decode_query(port.config, self.query_id, port.version).owner
+        mark = exact_watermark(port, self.query_id)
+        return self._state(owner, hook), {"watermark": mark.epoch, "version": mark.version}
+
+    def _state(self, owner: Owner | None, hook: LanceHook) -> StopState:
+        if owner is None or owner.token > self.token:
+            return StopState.GONE
+        if owner.state is OwnerState.RELEASED:
+            return StopState.RELEASED
+        alive = process_of(owner).alive()
+        if alive is False or (alive is None and _has_said_its_last_word(owner, hook)):
+            return StopState.GONE
+        over = datetime.now(UTC) >= datetime.fromisoformat(self.deadline)
+        return StopState.OVERDUE if over else StopState.WAITING
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, for a trigger's keyword arguments."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def _has_said_its_last_word(owner: Owner, hook: LanceHook) -> bool:
+    """Tell whether a driver on another host left its summary, if that can be read from here."""
+    driver = owner.driver
+    if not driver.launch_id:
+        return False
+    try:
+        reports = hook.files(report_location(driver.checkpoint_location))
+        return read_summary(reports, driver.launch_id) is not None
+    except (SpecError, TransientError):
+        return False
+
+
+def process_of(owner: Owner) -> ProcessIdentity:
+    """Return the exact process that an owner record names."""
+    return ProcessIdentity(owner.driver.host, owner.driver.pid, owner.driver.start)
+
+
+class LanceStopTrigger(BaseTrigger):
+    """
+    Fire once a driver that was asked to stop has done so, or its grace is over.
+
+    The event is ``{"state", "stopping", "watermark", "version"}``, or ``{"error", "message"}``.
+
+    :param stopping: What to wait for, as :meth:`.Stopping.to_json` makes it.
+    :param poll_interval: Seconds between two looks.
+    """
+
+    def __init__(self, *, stopping: dict[str, Any], poll_interval: float = 5.0) -> None:
+        super().__init__()
+        self.stopping = stopping
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {"stopping": self.stopping, "poll_interval": self.poll_interval},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        stopping = Stopping(**self.stopping)
+        hook = LanceHook(stopping.lance_conn_id)
+        while True:
+            try:
+                state, seen = await in_thread(Pool.LOOKS, stopping.look, hook)
+            except TransientError as error:
+                self.log.warning("The store did not answer; asking again. error=%s", error)
+            except TerminalError as error:
+                yield TriggerEvent({"error": type(error).__name__, "message": str(error)})
+                return
+            else:
+                if state is not StopState.WAITING:
+                    yield TriggerEvent({"state": state.value, "stopping": self.stopping, **seen})
+                    return
+            await asyncio.sleep(self.poll_interval)

@@ -1,0 +1,42 @@
+"""Ask one launch to stop in order, whoever asks and wherever it runs."""
+
+from __future__ import annotations
+
+from airflow_provider_lance.exceptions import DatasetNotFoundError
+from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.launch.process import LocalDriver
+from airflow_provider_lance.streaming.stopping import request_stop
+
+__all__ = ["ask_to_stop", "end_launch"]
+
+
+def ask_to_stop(launch: Launch, hook: LanceHook, by: str) -> bool:
+    """Ask exactly this launch to stop after its current epoch; tell whether it could be asked.
+
+    On the driver's own host its keeper is told, which takes no time, asks through the dataset and
+    kills the driver when its grace has run out. Elsewhere the dataset is asked right here: blocks.
+
+    :param by: who asks, for the driver's summary and for whoever reads it.
+    :raises TransientError: the store did not answer.
+    """
+    if isinstance(launch.driver, LocalDriver) and launch.driver.stop(by):
+        return True
+    try:
+        port = hook.open(launch.uri)
+    except DatasetNotFoundError:
+        return False
+    return request_stop(port, launch.query_id, by=by, launch_id=launch.launch_id) is not None
+
+
+def end_launch(launch: Launch, hook: LanceHook, by: str) -> str:
+    """Ask a launch to stop, or kill it where nobody can be asked; return in words what was done.
+
+    :raises TransientError: the store did not answer.
+    """
+    if ask_to_stop(launch, hook, by):
+        return "asked to stop"
+    # There is no dataset to ask through, so nothing of it can be in the middle of a commit.
+    if isinstance(launch.driver, ClusterDriver) and launch.kill():
+        return "killed"
+    return "nobody to be asked"

@@ -1,0 +1,96 @@
+"""Supervise a long-running stream in the triggerer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.triggers.stopping import end_launch
+from airflow_provider_lance.triggers.threads import Pool, in_thread
+from airflow_provider_lance.triggers.verdict import Action
+from airflow_provider_lance.triggers.watch import Watch, WatchOrder
+
+__all__ = ["LanceStreamTrigger"]
+
+_ENDED = {"success", "failed", "skipped", "removed", "upstream_failed"}
+_ON_KILL_PATIENCE = (1.0, 2.0, 4.0)
+"""Seconds between attempts; Airflow gives a trigger's on_kill 30 in all."""
+
+
+class LanceStreamTrigger(BaseTrigger):
+    """
+    Watch a driver until its stream is over or a new driver is needed.
+
+    While all is well a look is one small read, of the heartbeat. The event is ``{"verdict",
+    "order"}``, a :class:`.Verdict` as JSON beside what was watched, after the back-off if it says
+    ``restart``. The driver goes on, whatever becomes of the triggerer; only a user who ends or
+    clears the task stops it.
+
+    :param order: What to watch and how, as :meth:`.WatchOrder.to_json` makes it.
+    """
+
+    def __init__(self, *, order: dict[str, Any]) -> None:
+        super().__init__()
+        self.order = order
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"order": self.order}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        order = WatchOrder.from_json(self.order)
+        watch = Watch(order, self.log, whole_log=False)
+        while True:
+            if verdict := await in_thread(Pool.LOOKS, watch.step):
+                break
+            await asyncio.sleep(order.poll_interval)
+        await in_thread(Pool.LOOKS, watch.conclude, verdict)
+        if verdict.action is Action.RESTART:
+            await asyncio.sleep(verdict.delay)
+        anew = replace(order, rows=order.rows + watch.rows)
+        yield TriggerEvent({"verdict": verdict.to_json(), "order": anew.to_json()})
+
+    async def on_kill(self) -> None:
+        order = WatchOrder.from_json(self.order)
+        for patience in _ON_KILL_PATIENCE:
+            try:
+                if not await in_thread(Pool.STOPS, self._was_ended_by_user):
+                    # Another triggerer took it over, or a new try will: both see to the driver.
+                    self.log.info("The task goes on elsewhere; its driver is left alone.")
+                    return
+                hook = LanceHook(order.lance_conn_id)
+                told = await in_thread(Pool.STOPS, end_launch, order.launch, hook, order.me)
+            except Exception as error:  # whatever it is, this is the last chance to try again
+                self.log.warning("The driver could not be asked to stop yet. error=%s", error)
+                await asyncio.sleep(patience)
+            else:
+                self.log.info("The driver: %s. where=%s", told, order.launch.where())
+                return
+        self.log.error(
+            "The driver was not asked to stop and goes on. Stop it with a LanceStreamStopOperator. "
+            "where=%s",
+            order.launch.where(),
+        )
+
+    def _was_ended_by_user(self) -> bool:
+        """Ask Airflow whether the task has ended; raise if it does not tell.
+
+        Airflow cancels a trigger that is handed to another triggerer in the same way.
+        """
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        ti = self.task_instance
+        if ti is None:
+            return True
+        runs = RuntimeTaskInstance.get_task_states(
+            dag_id=ti.dag_id,
+            task_ids=[ti.task_id],
+            run_ids=[ti.run_id],
+            map_index=ti.map_index,
+        )
+        states = {str(state) for tasks in runs.values() for state in tasks.values()}
+        return states <= _ENDED  # none at all: its run was deleted

@@ -1,0 +1,190 @@
+"""One look after another at a launched driver; shared by the trigger and the waiting task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_provider_lance.exceptions import (
+    CheckpointMismatchError,
+    DatasetNotFoundError,
+    ProtocolVersionError,
+    SpecError,
+    TransientError,
+)
+from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.streaming.epoch import Owner, StopNote
+from airflow_provider_lance.streaming.files import Files
+from airflow_provider_lance.streaming.health import Health, Limits, Sight, is_suspect, tell
+from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.streaming.pulse import Pulse
+from airflow_provider_lance.streaming.report import (
+    Summary,
+    read_heartbeat,
+    read_summary,
+    report_location,
+)
+from airflow_provider_lance.streaming.stopping import standing_request
+
+__all__ = ["Supervisor"]
+
+_CLUSTER_SECONDS = 20.0
+"""How fresh a heartbeat saves a question to the cluster's own API; drivers beat every 10 s."""
+
+
+class Supervisor:
+    """Looks at one launch. A look at a healthy driver is one small read of the store.
+
+    Checkpoint and dataset are read when heartbeat and process raise a suspicion. While the store
+    does not answer, nothing is held against the driver.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        hook: LanceHook,
+        limits: Limits,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Do no I/O.
+
+        :param clock: seconds of a clock that never goes back.
+        """
+        self.launch = launch
+        self.heartbeat: dict[str, Any] | None = None
+        """The newest heartbeat."""
+        self.summary: Summary | None = None
+        """The driver's last word, once it is there."""
+        self._hook, self._limits, self._clock = hook, limits, clock
+        self._reports: Files | None = None
+        self._since = self._changed = self._looked = self._answered = clock()
+        self._excused = 0.0
+        self._age_before = _age(launch.launched_at)
+
+    @property
+    def pulse(self) -> Pulse | None:
+        """Return what the newest heartbeat says."""
+        return Pulse.parse(self.heartbeat) if self.heartbeat else None
+
+    @property
+    def age(self) -> float:
+        """Return the seconds since the launch."""
+        return self._age_before + self._clock() - self._since
+
+    @property
+    def silent(self) -> float:
+        """Return the seconds since the heartbeat last said something new."""
+        return max(0.0, self._clock() - self._changed)
+
+    def look(self) -> Health:
+        """Tell how the driver is doing now. Blocks.
+
+        :raises LanceStreamError: nothing can be told now: the store does not answer, or Airflow
+            does not give the connection. A driver that is gone is told of all the same when that
+            has lasted for long.
+        """
+        # The process first: a driver writes its summary before it ends, so whoever saw it gone
+        # sees the summary, too.
+        alive = self._alive()
+        try:
+            self._read_reports(alive)
+            if self.summary is None and is_suspect(self._sight(alive), self._limits):
+                self._read_last_word()
+            if alive is False and self.summary is None and self.launch.is_ending():
+                alive = True  # how it ended is known in a moment
+            sight = self._sight(alive)
+            if is_suspect(sight, self._limits):
+                sight = self._sight(alive, evidence=True)
+        except Exception:
+            now = self._clock()
+            if alive is False and now - self._answered >= self._limits.silence:
+                return tell(self._sight(alive), self._limits)  # nothing more will be known
+            # The store's silence is not the driver's.
+            self._changed += now - self._looked
+            self._excused += now - self._looked
+            self._looked = now
+            raise
+        self._answered = self._looked = self._clock()
+        return tell(sight, self._limits)
+
+    def _alive(self) -> bool | None:
+        in_cluster = isinstance(self.launch.driver, ClusterDriver)
+        if in_cluster and self.heartbeat and self._clock() - self._changed < _CLUSTER_SECONDS:
+            return None  # its heartbeat is proof enough
+        return self.launch.alive()
+
+    def _read_reports(self, alive: bool | None) -> None:
+        if self._reports is None:
+            place = report_location(self.launch.checkpoint_location)
+            self._hook.store  # noqa: B018 - a missing connection is an error of its own
+            try:
+                self._reports = self._hook.files(place)
+            except SpecError:  # a store that Spark reaches and pyarrow does not
+                return
+        try:
+            seen = read_heartbeat(self._reports, self.launch.launch_id)
+        except TransientError:
+            if alive is not False:
+                raise
+            seen = None  # its last word counts more
+        if seen is not None and seen != self.heartbeat:
+            self.heartbeat, self._changed = seen, self._clock()
+        if alive is False or (self.heartbeat or {}).get("state") == "ended":
+            self._read_last_word()
+
+    def _read_last_word(self) -> None:
+        if self._reports is not None:
+            self.summary = read_summary(self._reports, self.launch.launch_id)
+
+    def renew(self, hook: LanceHook) -> None:
+        """Go on with another hook: the old one's credentials may have changed."""
+        self._hook, self._reports = hook, None
+
+    def _sight(self, alive: bool | None, *, evidence: bool = False) -> Sight:
+        owner, note = self._ownership() if evidence else (None, None)
+        return Sight(
+            launch_id=self.launch.launch_id,
+            launched_at=self.launch.launched_at,
+            alive=alive,
+            age=max(0.0, self.age - self._excused),
+            silent=self.silent,
+            pulse=self.pulse,
+            blind=self._reports is None,
+            summary=self.summary,
+            exit_status=self.launch.exit_status() if alive is False else None,
+            checkpoint=self._checkpoint() if evidence else None,
+            owner=owner,
+            stop_note=note,
+        )
+
+    def _checkpoint(self) -> Checkpoint | None:
+        location = self.launch.checkpoint_location
+        try:
+            return read_checkpoint(location, self._hook.files(location))
+        except (SpecError, CheckpointMismatchError):
+            return None
+
+    def _ownership(self) -> tuple[Owner | None, StopNote | None]:
+        try:
+            port = self._hook.open(self.launch.uri)
+            state = decode_query(port.config, self.launch.query_id, port.version)
+        except (DatasetNotFoundError, ProtocolVersionError):
+            return None, None
+        note = standing_request(state)
+        return state.owner, note if self._means_us(note) else None
+
+    def _means_us(self, note: StopNote | None) -> bool:
+        if note is None:
+            return False
+        if note.launch_id:
+            return note.launch_id == self.launch.launch_id
+        return self.pulse is not None and note.token == self.pulse.token
+
+
+def _age(launched_at: str) -> float:
+    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(launched_at)).total_seconds())

@@ -1,0 +1,39 @@
+"""Blocking work of triggers, in threads of this package's own.
+
+Airflow's triggerer shares asyncio's default threads, a handful, among all triggers and their logs:
+a store that hangs there would hold up everything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from functools import cache, partial
+from typing import ParamSpec, TypeVar
+
+__all__ = ["Pool", "in_thread"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Pool(Enum):
+    """Which threads: those of users who end a task must not wait for those that look."""
+
+    LOOKS = 32
+    STOPS = 8
+
+
+@cache
+def _executor(pool: Pool) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(pool.value, thread_name_prefix=f"lance-{pool.name.lower()}")
+
+
+async def in_thread(pool: Pool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run blocking work without blocking the event loop; as :func:`asyncio.to_thread` does."""
+    context = contextvars.copy_context()
+    call = partial(context.run, work, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_executor(pool), call)
