@@ -1,0 +1,1 @@
+"""The command ``lance-stream``, also reachable as ``airflow lance``."""

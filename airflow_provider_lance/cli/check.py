@@ -1,0 +1,65 @@
+"""``lance-stream check``: what is wrong, what proves it, and what to type."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.output import SEVERITY_STYLES, Output
+from airflow_provider_lance.cli.status import tolerance
+from airflow_provider_lance.cli.target import open_target
+from airflow_provider_lance.cli.text import harmless
+from airflow_provider_lance.streaming.recovery.check import CheckReport, check
+from airflow_provider_lance.streaming.recovery.findings import Severity
+from airflow_provider_lance.streaming.recovery.status import UNKNOWN
+
+__all__ = ["run"]
+
+
+def run(arguments: Namespace, output: Output) -> int:
+    """Check one query, or the dataset and all its queries."""
+    target = open_target(arguments)
+    named, place = arguments.query_id, target.place
+    if named and place.checkpoint:
+        queries: Sequence[str] = (named,)  # of which the dataset may have lost all trace
+    else:
+        queries = target.queries(named) if named or place.checkpoint else ()
+    report = check(
+        target.port,
+        queries,
+        tolerance=tolerance(arguments),
+        reach=place.reach,
+        orphans=not arguments.no_orphans,
+        **target.look,
+    )
+    if output.json:
+        output.document(report.to_json())
+    else:
+        _show(report, output)
+    if report.at_or_above(Severity[arguments.fail_on.upper()]):
+        return Exit.UNHEALTHY
+    unknown = any(each.state == UNKNOWN for each in report.statuses)
+    return Exit.UNKNOWN if unknown else Exit.HEALTHY
+
+
+def _show(report: CheckReport, output: Output) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    output.say(f"{report.uri} at version {report.version}, looked at {report.seen_at}")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("code", "severity", "query", "finding"):
+        table.add_column(name, overflow="fold", no_wrap=name in ("code", "severity"))
+    for finding in report.findings:
+        style = SEVERITY_STYLES[finding.severity.label]
+        cells = (finding.code.value, finding.severity.label, finding.query_id, finding.summary)
+        table.add_row(*(Text(harmless(cell)) for cell in cells), style=style)
+    output.show(table)
+    for finding in report.at_or_above(Severity.WARNING):
+        output.say(f"{finding.code}: {finding.code.title}", SEVERITY_STYLES[finding.severity.label])
+        if finding.cause:
+            output.say(f"  why: {finding.cause}")
+        if finding.command:
+            output.say(f"  type: {finding.command}", "bold")

@@ -1,0 +1,35 @@
+"""One thing that the doctor looked at, and what it says of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["Diagnosis", "Level"]
+
+
+class Level(StrEnum):
+    """How it looks."""
+
+    OK = "ok"
+    NOTE = "note"
+    """Worth knowing; something cannot be done here, and need not be."""
+    WARNING = "warning"
+    ERROR = "error"
+    UNKNOWN = "unknown"
+    """It could not be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What was looked at, how it looks, what was seen, and what to do about it."""
+
+    name: str
+    level: Level
+    seen: str
+    advice: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self) | {"level": self.level.value}

@@ -1,0 +1,76 @@
+"""Run one command: errors become one clear message and an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import traceback
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
+
+from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.parser import build_parser
+from airflow_provider_lance.cli.text import harmless
+from airflow_provider_lance.exceptions import LanceStreamError
+
+__all__ = ["main", "run"]
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Do what was typed; the entry point ``lance-stream``. Returns the exit status."""
+    return run(build_parser().parse_args(words))
+
+
+def run(arguments: Namespace) -> int:
+    """Run one command whose arguments have been read."""
+    output = Output(arguments.output)
+    if isinstance(sys.stdout, TextIOWrapper):  # a name may not fit the terminal's encoding
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        with _logging(arguments.debug):
+            module, _, function = str(arguments.run).partition(":")
+            status = getattr(importlib.import_module(module), function)(arguments, output)
+        return int(status)
+    except KeyboardInterrupt:
+        return 130  # as a shell says of a command that SIGINT ended
+    except Exception as error:
+        if arguments.debug:
+            traceback.print_exc()
+        output.note(f"error: {_told(error)}")
+        return Exit.of(error)
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, LanceStreamError):
+        return str(error)
+    return f"{type(error).__name__}: {error} (--debug shows where)"
+
+
+class _Formatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        lines = super().format(record).split("\n")
+        return "\n".join(harmless(line) for line in lines)
+
+
+@contextmanager
+def _logging(debug: bool) -> Iterator[None]:
+    """Send the package's log to stderr for the time of a command."""
+    log = logging.getLogger(_PACKAGE)
+    before = log.level, log.propagate
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Formatter("%(levelname)s: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG if debug else logging.WARNING)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]

@@ -1,0 +1,105 @@
+"""``lance-stream optimize`` and ``lance-stream cleanup``."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_lance.cli.consent import Plan
+from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.target import Target, open_target
+from airflow_provider_lance.cli.text import command_line
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.maintenance.options import MaintenanceOptions
+from airflow_provider_lance.streaming.maintenance.report import Report, summary_lines
+from airflow_provider_lance.streaming.maintenance.run import maintain
+
+__all__ = ["cleanup", "optimize"]
+
+_COMPACTION = {
+    "target_rows": "target_rows_per_fragment",
+    "max_source_fragments": "max_source_fragments",
+    "max_source_rows": "max_source_rows",
+    "max_source_bytes": "max_source_bytes",
+}
+_PLAIN = {
+    "min_small_fragments": "minSmallFragments",
+    "min_uncovered_rows": "minUncoveredRows",
+    "older_than": "olderThan",
+    "retain_versions": "retainVersions",
+    "min_old_versions": "minOldVersions",
+    "delete_rate_limit": "deleteRateLimit",
+    "delete_unverified": "deleteUnverified",
+    "deadline": "deadline",
+}
+
+
+def optimize(arguments: Namespace, output: Output) -> int:
+    """Compact and refresh indices."""
+    return _run("optimize", ("compact", "index"), arguments, output)
+
+
+def cleanup(arguments: Namespace, output: Output) -> int:
+    """Remove old versions."""
+    return _run("cleanup", ("cleanup",), arguments, output)
+
+
+def _run(name: str, steps: Sequence[str], arguments: Namespace, output: Output) -> int:
+    if arguments.dry_run and arguments.yes:
+        raise SpecError("--dry-run changes nothing and --yes does it: which of the two?")
+    given = _given(steps, arguments)
+    MaintenanceOptions.parse(given)  # before the dataset is opened
+    target = open_target(arguments)
+    dry_run = not arguments.yes
+    report = _maintain(target, given | {"dryRun": dry_run}, output)
+    if arguments.yes or arguments.dry_run:
+        if output.json:
+            output.document(report.to_json())
+        else:
+            _show(report, output)
+        return Exit.HEALTHY
+    words = (name, target.uri, *_typed(arguments), "--yes")
+    lines = list(summary_lines(report.to_json()))
+    command = command_line(*words, reach=target.place.reach)
+    return Plan(lines, command, report.to_json()).refuse(output)
+
+
+def _given(steps: Sequence[str], arguments: Namespace) -> dict[str, Any]:
+    said = vars(arguments)
+    compaction = {
+        word: said[name] for name, word in _COMPACTION.items() if said.get(name) is not None
+    }
+    plain = {word: said[name] for name, word in _PLAIN.items() if said.get(name) is not None}
+    return {"steps": list(steps)} | plain | ({"compaction": compaction} if compaction else {})
+
+
+def _typed(arguments: Namespace) -> list[str]:
+    """Return the options that were typed, for the command that does what the plan says."""
+    said = vars(arguments)
+    words: list[str] = []
+    for name in (*_COMPACTION, *_PLAIN):
+        value, flag = said.get(name), f"--{name.replace('_', '-')}"
+        if value is True:
+            words.append(flag)
+        elif value is not None and value is not False:
+            words += [flag, str(value)]
+    return words
+
+
+def _maintain(target: Target, given: dict[str, Any], output: Output) -> Report:
+    terminal = sys.stderr.isatty() and not output.json
+
+    def progress(done: int, tasks: int) -> None:
+        if terminal:
+            output.note(f"compacting: task {done} of {tasks}")
+
+    options = MaintenanceOptions.parse(given)
+    return maintain(target.port, options, target.place.storage_options, on_progress=progress)
+
+
+def _show(report: Report, output: Output) -> None:
+    for line in summary_lines(report.to_json()):
+        output.say(line)

@@ -1,0 +1,100 @@
+"""``lance-stream status``: one sentence, then the numbers."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable
+
+from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.target import Target, open_target
+from airflow_provider_lance.cli.text import ago, span, whole
+from airflow_provider_lance.cli.troubles import troubles
+from airflow_provider_lance.streaming.recovery.evidence import Tolerance
+from airflow_provider_lance.streaming.recovery.status import UNKNOWN, Status, take_status
+
+__all__ = ["exit_for", "look_at", "numbers", "run", "style_of", "tolerance"]
+
+
+def run(arguments: Namespace, output: Output) -> int:
+    """Show one query, or all of a dataset."""
+    target = open_target(arguments)
+    chosen = tolerance(arguments)
+    seen = [look_at(target, query, chosen) for query in target.queries(arguments.query_id)]
+    if output.json:
+        documents = [each.to_json() for each in seen]
+        output.document(documents if arguments.query_id is None else documents[0])
+    else:
+        _show(seen, target, output)
+    return exit_for(seen)
+
+
+def exit_for(seen: Iterable[Status]) -> Exit:
+    """Return the exit status that some queries' statuses make."""
+    seen = list(seen)
+    if not all(each.healthy for each in seen):
+        return Exit.UNHEALTHY
+    return Exit.UNKNOWN if any(each.state == UNKNOWN for each in seen) else Exit.HEALTHY
+
+
+def tolerance(arguments: Namespace) -> Tolerance:
+    """Return from when on something counts as trouble, as it was typed."""
+    said = {name: getattr(arguments, name) for name in ("stall", "silence")}
+    return Tolerance(**{name: value for name, value in said.items() if value is not None})
+
+
+def look_at(target: Target, query: str, chosen: Tolerance) -> Status:
+    """Take one query's status at the target's version."""
+    return take_status(
+        target.port, query, tolerance=chosen, reach=target.place.reach, **target.look
+    )
+
+
+def style_of(status: Status) -> str:
+    """Return how a status looks on a terminal."""
+    return "green" if status.healthy else "bold red"
+
+
+def _show(seen: list[Status], target: Target, output: Output) -> None:
+    for number, status in enumerate(seen):
+        if number:
+            output.say()
+        name = f"{status.query_id}: " if len(seen) > 1 else ""
+        output.say(f"{name}{status.sentence}", style_of(status))
+        output.show(output.pairs(numbers(status)))
+        for line, style in troubles(status.findings):
+            output.say(line, style)
+
+
+def numbers(status: Status) -> list[tuple[str, str]]:
+    """Return a status's numbers with their names, in the order they are read."""
+    rates = (status.input_rows_per_second, status.processed_rows_per_second)
+    rows: list[tuple[str, str | None]] = [
+        ("query", f"{status.query_id} in {status.uri}"),
+        ("watermark", f"{status.watermark} at version {status.version}"),
+        ("committed", ago(status.committed_at)),
+        ("in flight", _epoch(status.in_flight)),
+        ("epoch age", None if status.epoch_age_seconds is None else span(status.epoch_age_seconds)),
+        ("behind", None if status.rows_behind is None else f"{status.rows_behind:,.0f}"),
+        ("rows/s", None if None in rates else f"{rates[0]:,.0f} in, {rates[1]:,.0f} processed"),
+        ("dataset", f"{whole(status.rows)} rows in {whole(status.fragments)} fragments"),
+        ("owner", _owner(status)),
+        ("driver", status.driver or None),
+        ("launch", _launch(status)),
+        ("heartbeat", ago(status.heartbeat_at) if status.heartbeat_at else None),
+        ("Spark UI", status.ui_address or None),
+    ]
+    return [(name, value) for name, value in rows if value is not None]
+
+
+def _epoch(number: int | None) -> str | None:
+    return None if number is None else f"epoch {number}"
+
+
+def _owner(status: Status) -> str | None:
+    return None if status.token is None else f"token {status.token}, {status.owner_state}"
+
+
+def _launch(status: Status) -> str | None:
+    by = f" by {status.launched_by}" if status.launched_by else ""
+    return f"{status.launch_id}{by}" if status.launch_id else None

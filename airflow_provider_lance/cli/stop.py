@@ -1,0 +1,122 @@
+"""``lance-stream stop``: ask a driver to stop, through the dataset."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from typing import Any
+
+from airflow_provider_lance.cli.consent import Plan, asker
+from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.target import Target, open_target
+from airflow_provider_lance.cli.text import command_line
+from airflow_provider_lance.exceptions import SpecError, TransientError
+from airflow_provider_lance.streaming.epoch import Owner, OwnerState
+from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.streaming.process import ProcessIdentity
+from airflow_provider_lance.streaming.properties import decode_query, key
+from airflow_provider_lance.streaming.report import read_summary, report_location
+from airflow_provider_lance.streaming.stopping import request_stop
+
+__all__ = ["run"]
+
+_POLL_SECONDS = 1.0
+
+
+def run(arguments: Namespace, output: Output) -> int:
+    """Ask, and wait if that is wanted."""
+    target = open_target(arguments)
+    query = target.query(arguments.query_id)
+    plan = _plan(target, query, arguments)
+    if not arguments.yes:
+        return plan.refuse(output)
+    plan.show(output)
+    token = request_stop(target.port, query, by=asker(arguments))
+    if token is None:
+        return _tell(
+            output, query, None, "none", f"no driver owns query {query!r}: nothing to stop"
+        )
+    if arguments.wait is None:
+        return _tell(output, query, token, "asked", f"asked the driver with token {token} to stop")
+    state = _wait(target, query, token, arguments.wait)
+    sentence = {
+        "released": "it has stopped, and released the query",
+        "gone": f"its driver is gone; it did not release. Next: {_release(target, query)}",
+        "taken": "a newer driver has taken the query",
+        "waiting": f"it has not stopped within {arguments.wait:g} s; the request stands",
+    }[state]
+    return _tell(output, query, token, state, sentence)
+
+
+def _plan(target: Target, query: str, arguments: Namespace) -> Plan:
+    owner = decode_query(target.port.config, query, target.port.version).owner
+    lines = [
+        f"ask {_who(owner)} of query {query!r} to stop after its current epoch, by a request in "
+        "the dataset",
+        f"set {key('stop', query)} and {key('stopNote', query)} in the config of {target.uri}, "
+        f"version {target.port.version + 1} or later",
+    ]
+    return Plan(lines, command_line("stop", target.uri, query, "--yes", reach=target.place.reach))
+
+
+def _who(owner: Owner | None) -> str:
+    if owner is None:
+        return "the driver"
+    if owner.state is OwnerState.RELEASED:
+        return f"whichever driver waits for its first rows (token {owner.token} has released)"
+    driver = owner.driver
+    by = f", launched by {driver.launched_by}" if driver.launched_by else ""
+    return f"the driver (token {owner.token}, pid {driver.pid} on {driver.host or '?'}{by})"
+
+
+def _wait(target: Target, query: str, token: int, patience: float) -> str:
+    until = time.monotonic() + patience
+    while True:
+        try:
+            state = _state(target, query, token)
+            if state != "waiting":
+                return state
+        except TransientError as error:
+            Output.note(f"the store did not answer; asking again: {error}")
+        if time.monotonic() >= until:
+            return "waiting"
+        time.sleep(min(_POLL_SECONDS, max(0.0, until - time.monotonic())))
+
+
+def _state(target: Target, query: str, token: int) -> str:
+    port = target.port.latest()
+    owner = decode_query(port.config, query, port.version).owner
+    if owner is None or owner.token > token:
+        return "taken"
+    if owner.state is OwnerState.RELEASED:
+        return "released" if owner.token == token else "waiting"
+    driver = owner.driver
+    alive = ProcessIdentity(driver.host, driver.pid, driver.start).alive()
+    gone = alive is False or (alive is None and _has_ended(target, owner))
+    return "gone" if gone else "waiting"
+
+
+def _has_ended(target: Target, owner: Owner) -> bool:
+    """Tell whether a driver out of sight has left its last word, if that can be read from here."""
+    location = target.place.checkpoint or owner.driver.checkpoint_location
+    if not owner.driver.launch_id or not location:
+        return False
+    try:
+        reports = open_files(report_location(location), target.place.storage_options)
+        return read_summary(reports, owner.driver.launch_id) is not None
+    except SpecError:
+        return False
+
+
+def _release(target: Target, query: str) -> str:
+    return command_line("release", target.uri, query, "--yes", reach=target.place.reach)
+
+
+def _tell(output: Output, query: str, token: int | None, state: str, sentence: str) -> int:
+    document: dict[str, Any] = {"done": True, "queryId": query, "token": token, "state": state}
+    if output.json:
+        output.document(document | {"sentence": sentence})
+    else:
+        output.say(f"{sentence[0].upper()}{sentence[1:]}.")
+    return Exit.UNHEALTHY if state in ("waiting", "gone") else Exit.HEALTHY

@@ -1,0 +1,211 @@
+"""The dataset that a command is about, and what opens it: a connection, or options."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.streaming.properties import query_ids
+
+__all__ = ["Target", "find_place", "open_target"]
+
+_SECRET = re.compile(
+    r"key|secret|token|passw|credential|sas|signature|authorization|account$", re.IGNORECASE
+)
+_HARMLESS = {"skip_signature", "aws_skip_signature"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a dataset lies, not opened yet. ``reach`` is what a command needs to get there."""
+
+    uri: str
+    checkpoint: str | None
+    storage_options: Mapping[str, str] = field(repr=False)
+    reach: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One dataset, open at its newest version."""
+
+    port: LanceDatasetPort
+    place: Place
+
+    @property
+    def uri(self) -> str:
+        """Return the dataset's URI."""
+        return self.place.uri
+
+    @property
+    def look(self) -> dict[str, Any]:
+        """Return the arguments that every look at a stream takes."""
+        return {
+            "checkpoint_location": self.place.checkpoint,
+            "storage_options": self.place.storage_options,
+        }
+
+    def queries(self, named: str | None) -> list[str]:
+        """Return the query that was named, or all that the dataset knows.
+
+        :raises SpecError: it knows none, or not this one; or all are meant, and one checkpoint.
+        """
+        known = query_ids(self.port.config)
+        if named is not None and named not in known:
+            have = f"has {', '.join(map(repr, known))}" if known else "has none"
+            raise SpecError(
+                f"no streaming query {named!r} has left a trace in {self.uri}: it {have}"
+            )
+        if not known:
+            raise SpecError(f"no streaming query has left a trace in {self.uri}")
+        if named is None and len(known) > 1 and self.place.checkpoint:
+            raise SpecError(
+                f"--checkpoint is one query's, and {self.uri} has {len(known)}; name one of "
+                f"{', '.join(map(repr, known))} after the URI"
+            )
+        return known if named is None else [named]
+
+    def query(self, named: str | None) -> str:
+        """Return the query that was named, or the only one.
+
+        :raises SpecError: as :meth:`queries`, or there are several.
+        """
+        found = self.queries(named)
+        if len(found) > 1:
+            raise SpecError(
+                f"{self.uri} has {len(found)} streaming queries; name one of "
+                f"{', '.join(map(repr, found))} after the URI"
+            )
+        return found[0]
+
+
+def open_target(arguments: Namespace) -> Target:
+    """Open the dataset that was typed.
+
+    :raises SpecError: options contradict, a secret is on the command line, or no such connection.
+    :raises DatasetNotFoundError: there is no dataset.
+    :raises StorageUnavailableError: the store did not answer.
+    """
+    place = find_place(arguments)
+    return Target(open_dataset(place.uri, place.storage_options), place)
+
+
+def find_place(arguments: Namespace) -> Place:
+    """Return where the dataset lies; opens the connection if one is named, and no dataset.
+
+    :raises SpecError: as :func:`open_target`.
+    """
+    checkpoint = getattr(arguments, "checkpoint", None)
+    if arguments.conn_id is None:
+        options = _options(arguments)
+        return Place(
+            _absolute(arguments.uri),
+            _absolute(checkpoint) if checkpoint else None,
+            options,
+            _reach(arguments),
+        )
+    if arguments.storage_option or arguments.storage_options_file:
+        raise SpecError("--conn-id brings its own storage options: leave the others out")
+    hook = _hook(arguments.conn_id)
+    # Airflow and its secrets backends may print; stdout is for the result.
+    with redirect_stdout(sys.stderr):
+        return Place(
+            hook.resolve(arguments.uri),
+            hook.resolve(checkpoint) if checkpoint else None,
+            hook.storage_options,
+            _reach(arguments),
+        )
+
+
+def _hook(conn_id: str) -> Any:
+    try:
+        with redirect_stdout(sys.stderr):
+            # The SDK's own asks no database outside of a task.
+            from airflow.models.connection import Connection
+
+            from airflow_provider_lance.hooks.lance import LanceHook
+    except ImportError as error:
+        raise SpecError(
+            f"--conn-id needs Airflow, which cannot be imported here ({error}): install it, or "
+            "leave --conn-id out and use an absolute URI with --storage-options-file"
+        ) from error
+
+    class Hook(LanceHook):
+        """Asks Airflow's database, too, as `airflow connections` does; a task may not."""
+
+        @classmethod
+        def get_connection(cls, conn_id: str) -> Any:
+            return Connection.get_connection_from_secrets(conn_id)
+
+    return Hook(conn_id)
+
+
+def _absolute(location: str) -> str:
+    """Return a place as it is, or a relative path from the working directory."""
+    if not location.strip():
+        raise SpecError(f"a place must not be empty, got {location!r}")
+    if urlsplit(location).scheme:
+        return location.rstrip("/")
+    return os.path.abspath(location)
+
+
+def _options(arguments: Namespace) -> dict[str, str]:
+    options = _from_file(arguments.storage_options_file)
+    for name, value in arguments.storage_option or ():
+        if (_SECRET.search(name) and name.lower() not in _HARMLESS) or urlsplit(value).password:
+            raise SpecError(
+                f"storage option {name!r} looks like a secret, and everybody on this machine can "
+                "read a command line: put it into a file for --storage-options-file, into the "
+                "environment (AWS_ACCESS_KEY_ID and the like), or into a connection"
+            )
+        options[name] = value
+    return options
+
+
+def _from_file(path: str | None) -> dict[str, str]:
+    """Read storage options; what the file says is never quoted."""
+    if path is None:
+        return {}
+    try:
+        document = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise SpecError(f"--storage-options-file {path}: {error.strerror or error}") from error
+    except ValueError:
+        raise SpecError(f"--storage-options-file {path}: not JSON") from None
+    if not isinstance(document, dict) or not all(
+        isinstance(value, str | int | float) for value in document.values()
+    ):
+        raise SpecError(f"--storage-options-file {path}: expected one JSON object of texts")
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in document.items()
+    }
+
+
+def _reach(arguments: Namespace) -> str:
+    words: Sequence[str] = [
+        *(["--conn-id", arguments.conn_id] if arguments.conn_id else []),
+        *(
+            word
+            for name, value in arguments.storage_option or ()
+            for word in ("--storage-option", f"{name}={value}")
+        ),
+        *(
+            ["--storage-options-file", os.path.abspath(arguments.storage_options_file)]
+            if arguments.storage_options_file
+            else []
+        ),
+    ]
+    return shlex.join(words)

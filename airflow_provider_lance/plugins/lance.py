@@ -1,0 +1,38 @@
+"""The plugin that puts the page of streams into Airflow's web app."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from airflow.plugins_manager import AirflowPlugin
+
+__all__ = ["LancePlugin"]
+
+_PREFIX = "/lance"
+
+
+class LancePlugin(AirflowPlugin):
+    """Show all known Lance streams below "Browse" in Airflow's navigation."""
+
+    name = "lance"
+
+    # Relative, so that it holds below any `[api] base_url`; the slash at the end belongs to it.
+    external_views = [  # noqa: RUF012
+        {
+            "name": "Lance streams",
+            "href": f"{_PREFIX.removeprefix('/')}/",
+            "url_route": "lance-streams",
+            "destination": "nav",
+            "category": "browse",
+        }
+    ]
+
+    # Every Airflow process loads plugins, and only the API server asks for this: nobody else pays
+    # for FastAPI.
+    @cached_property
+    def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Return the page's application, made when it is first asked for."""
+        from airflow_provider_lance.plugins.page.app import create_app
+
+        return [{"app": create_app(), "url_prefix": _PREFIX, "name": "Lance streams"}]

@@ -1,0 +1,124 @@
+"""The page's application: read only, for those who may read assets, and nothing else open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from airflow.api_fastapi.core_api.security import requires_access_asset
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import HTMLResponse, Response
+from starlette.exceptions import HTTPException
+
+from airflow_provider_lance.plugins.page.known import Known, find, known_datasets
+from airflow_provider_lance.plugins.page.listing import list_streams, tone_of
+from airflow_provider_lance.plugins.page.looks import Look, Looks
+from airflow_provider_lance.plugins.page.pictures import pictures
+from airflow_provider_lance.plugins.page.rendering import Templates
+from airflow_provider_lance.plugins.page.seen import Row, Stream, see_dataset, see_stream
+
+if TYPE_CHECKING:
+    from starlette.middleware.base import RequestResponseEndpoint
+
+__all__ = ["create_app"]
+
+REFRESH = 10
+"""Seconds after which a page asks for itself again."""
+_LISTED = 20
+"""Epochs in the table."""
+_NOT_KNOWN = "The page knows no such stream. It shows registered assets and [lance] datasets only."
+
+
+def create_app(known: Callable[[], list[Known]] = known_datasets) -> FastAPI:
+    """Return the application, to be mounted by Airflow's API server.
+
+    :param known: returns the datasets that may be looked at; called in a thread.
+    """
+    page = _Page(known)
+    app = FastAPI(
+        title="Lance streams",
+        # On all routes, so that none can be forgotten.
+        dependencies=[Depends(requires_access_asset("GET"))],
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.get("/")(page.streams)
+    app.get("/stream")(page.stream)
+    app.exception_handler(HTTPException)(page.refusal)
+    app.middleware("http")(page.with_headers)
+    return app
+
+
+class _Page:
+    def __init__(self, known: Callable[[], list[Known]]) -> None:
+        self._templates = Templates()
+        self._known: Looks[str, list[Known]] = Looks(lambda _: known(), threads=1)
+        self._datasets: Looks[Known, tuple[Row, ...]] = Looks(see_dataset)
+        self._streams: Looks[tuple[Known, str], Stream] = Looks(lambda key: see_stream(*key))
+
+    async def streams(self) -> HTMLResponse:
+        """Show all known streams."""
+        [registered] = await self._known.at(["all"])
+        known = registered.value or []
+        looks = await self._datasets.at(known)
+        lines = list_streams(zip(known, looks, strict=True))
+        return self._show("streams.html", lines=lines, error=registered.error)
+
+    async def stream(self, uri: str = "", query: str = "", conn_id: str | None = None) -> Response:
+        """Show one stream, if it is one of the known ones."""
+        [registered] = await self._known.at(["all"])
+        dataset = find(registered.value or [], uri, conn_id)
+        if dataset is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND, registered.error or _NOT_KNOWN)
+        [rows] = await self._datasets.at([dataset])
+        if rows.value is None:
+            return self._unreadable(dataset, query, rows)
+        if query not in (row.query_id for row in rows.value):
+            raise HTTPException(HTTPStatus.NOT_FOUND, _NOT_KNOWN)
+        [look] = await self._streams.at([(dataset, query)])
+        if look.value is None:
+            return self._unreadable(dataset, query, look)
+        seen = look.value
+        return self._show(
+            "stream.html",
+            uri=dataset.uri,
+            query_id=query,
+            age=look.age,
+            status=seen.status,
+            tone=tone_of(seen.status).word if seen.status else "bad",
+            findings=seen.report.findings,
+            table=seen.table,
+            rows=seen.table.rows[:_LISTED] if seen.table else (),
+            charts=pictures(seen.table, seen.totals) if seen.table else (),
+        )
+
+    def _unreadable(self, dataset: Known, query_id: str, look: Look[Any]) -> HTMLResponse:
+        return self._show("unreadable.html", uri=dataset.uri, query_id=query_id, error=look.error)
+
+    async def refusal(self, request: Request, error: Exception) -> HTMLResponse:
+        """Answer what cannot be shown: not signed in, not allowed, not known, not a GET."""
+        assert isinstance(error, HTTPException)
+        status = HTTPStatus(error.status_code)
+        shown = self._show("refusal.html", status=status, detail=str(error.detail))
+        return HTMLResponse(shown.body, status, headers=error.headers)
+
+    async def with_headers(self, request: Request, respond: RequestResponseEndpoint) -> Response:
+        """Add what keeps a browser from doing more with a page than to show it."""
+        response = await respond(request)
+        response.headers.update(
+            {
+                "Content-Security-Policy": self._templates.policy,
+                "Cache-Control": "no-store",
+                "Referrer-Policy": "no-referrer",
+                "X-Content-Type-Options": "nosniff",
+                "X-Frame-Options": "SAMEORIGIN",
+            }
+        )
+        return response
+
+    def _show(self, template: str, **values: object) -> HTMLResponse:
+        now = datetime.now(UTC)
+        return HTMLResponse(self._templates.render(template, now=now, refresh=REFRESH, **values))
