@@ -31,6 +31,10 @@ demo: setup ## run the demo
 test: setup check ## run the checks, then all tests
 	$(WITH_JAVA) $(BIN)/pytest
 
+.PHONY: system
+system: setup ## run the system tests of supervision: a real Airflow, its processes killed
+	$(WITH_JAVA) $(BIN)/pytest -m system
+
 .PHONY: check
 check: venv ## lint, formatting, types, import borders
 	$(BIN)/ruff check

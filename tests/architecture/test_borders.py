@@ -12,7 +12,20 @@ import airflow_provider_lance
 
 PACKAGE = Path(airflow_provider_lance.__file__).parent
 HEAVY = ["lance", "numpy", "pandas", "pyarrow", "pyspark"]
-GLUE = ["hooks", "links", "operators", "sensors", "triggers", "provider_info.py", "shipping.py"]
+GLUE = [
+    "assets",
+    "cli",
+    "hooks",
+    "launch",
+    "links",
+    "operators",
+    "plugins",
+    "plugins/page",
+    "sensors",
+    "triggers",
+    "provider_info.py",
+    "shipping.py",
+]
 LONGEST = 350
 
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_provider_lance import shipping
-from airflow_provider_lance.spark.job import run
+from airflow_provider_lance.spark.job import main, run
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.epoch import OwnerState
@@ -35,66 +31,9 @@ from airflow_provider_lance.streaming.report import (
 )
 from airflow_provider_lance.streaming.spec import JobSpec
 from airflow_provider_lance.streaming.stopping import request_stop
-from tests.support.bare import bare_python
-from tests.support.processes import QUICK_JAVA, end, finish, wait_for
+from tests.support.processes import end, finish, wait_for
 from tests.support.sparkstream import Stream, orders, spec, write_spec
-
-
-@dataclass
-class Submitter:
-    """spark-submit with the shipped zip, as an Airflow worker or a person would call it."""
-
-    python: Path
-    zip: Path
-
-    def start(self, path: Path, *arguments: str) -> subprocess.Popen[str]:
-        command = [
-            str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
-            "--master",
-            "local[2]",
-            "--conf",
-            "spark.ui.enabled=false",
-            "--conf",
-            "spark.log.level=ERROR",
-            *arguments,
-            "--py-files",
-            str(self.zip),
-            "--files",
-            str(path),
-            str(shipping.application_path()),
-            path.name,
-        ]
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("PYTHON")
-        }
-        return subprocess.Popen(
-            command,
-            cwd="/",
-            env=environment
-            | {
-                "PYSPARK_PYTHON": str(self.python),
-                "PYSPARK_DRIVER_PYTHON": str(self.python),
-                "JAVA_TOOL_OPTIONS": QUICK_JAVA,
-            },
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, path: Path, *arguments: str) -> tuple[int, str]:
-        return finish(self.start(path, *arguments))
-
-
-@pytest.fixture(scope="module")
-def submit(tmp_path_factory: pytest.TempPathFactory) -> Submitter:
-    python = bare_python(tmp_path_factory.mktemp("bare"))
-    missing = subprocess.run(
-        [python, "-c", "import airflow"], check=False, capture_output=True, text=True
-    )
-    assert "No module named 'airflow'" in missing.stderr
-    return Submitter(python, shipping.build_zip(tmp_path_factory.mktemp("zip")))
+from tests.support.submit import Submitter, command_lines
 
 
 @pytest.fixture
@@ -156,8 +95,7 @@ def test_a_users_function_is_the_source_and_a_stop_request_ends_an_idle_query(
     )
     del document["source"]
     path = write_spec(tmp_path / "spec.json", document)
-    both = submit.zip, module
-    process = Submitter(submit.python, Path(",".join(map(str, both)))).start(path)
+    process = submit.shipping(module).start(path)
     try:
         wait_for("three epochs", lambda: _watermark(stream) == 2)
         assert request_stop(open_dataset(stream.uri), "q") == 1
@@ -190,6 +128,11 @@ def test_a_terminal_end_is_named_in_the_summary(
     assert (summary.reason, summary.error) == (EndReason.FAILED, "DatasetNotFoundError")
     assert stream.uri in str(summary.message)
     assert not Path(stream.checkpoint).exists()
+
+
+@pytest.mark.parametrize("arguments", [[], ["spec.json", "--keep"], ["a.json", "--remove", "b"]])
+def test_other_arguments_are_refused(arguments: list[str]) -> None:
+    assert main(arguments) == 2
 
 
 def test_sql_that_cannot_be_read_is_a_spec_error(spark: SparkSession, stream: Stream) -> None:
@@ -292,7 +235,7 @@ def test_secrets_reach_driver_and_executors_and_no_command_line_or_log(
     process = submit.start(path, "--conf", "spark.log.level=INFO", "--verbose")
     try:
         wait_for("three epochs", lambda: _s3_watermark(uri, s3) == 2)
-        lines = _command_lines(process.pid)
+        lines = command_lines(process.pid)
         assert len(lines) > 2, "the JVM, the driver and Python workers"
         assert not any(SECRET in line for line in lines)
         request_stop(open_dataset(uri, s3), "q")
@@ -317,17 +260,6 @@ def _s3_watermark(uri: str, options: dict[str, str]) -> int:
         return exact_watermark(open_dataset(uri, options), "q").epoch
     except DatasetNotFoundError:
         return -1
-
-
-def _command_lines(session: int) -> list[str]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.getsid(int(folder.name)) == session:
-                found.append((folder / "cmdline").read_bytes().decode(errors="replace"))
-        except (OSError, ProcessLookupError):
-            continue
-    return found
 
 
 def test_heartbeat_and_summary_can_lie_in_s3(s3: dict[str, str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 from collections import Counter
 from decimal import Decimal
@@ -26,6 +27,8 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.streaming.process import ProcessIdentity
+from airflow_provider_lance.streaming.properties import decode_query
 from tests.support.sparkstream import ORDERS, Stream, orders
 
 
@@ -54,7 +57,13 @@ def test_append_is_exact_and_an_epoch_is_one_fragment(stream: Stream) -> None:
     assert [stamp.fragments for stamp in stream.epochs()] == [1, 1, 1]
     assert [stamp.rows for stamp in stream.epochs()] == [100, 100, 100]
     assert (sink.totals.epochs, sink.totals.rows) == (3, 300)
-    assert exact_watermark(open_dataset(stream.uri), "q").epoch == 2
+    port = open_dataset(stream.uri)
+    assert exact_watermark(port, "q").epoch == 2
+    owner = decode_query(port.config, "q", port.version).owner
+    assert owner is not None
+    driver = owner.driver
+    assert (driver.launch_id, driver.launched_by) == ("", "")
+    assert ProcessIdentity(driver.host, driver.pid, driver.start) == ProcessIdentity.of(os.getpid())
 
 
 def test_a_large_epoch_is_written_by_the_executors_in_fragments_of_the_target_size(

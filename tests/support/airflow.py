@@ -12,8 +12,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,8 +29,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def settings(home: Path, port: int = 0) -> dict[str, str]:
-    """Return the environment of an Airflow with an embedded database and the example DAGs."""
+def settings(home: Path, port: int = 0, dags: Path = REPOSITORY / "dags") -> dict[str, str]:
+    """Return the environment of an Airflow with an embedded database, by default the examples."""
     connections = {
         "LANCE_DEFAULT": {"conn_type": "lance", "extra": {"base_uri": str(home / "data")}},
         "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
@@ -41,7 +42,7 @@ def settings(home: Path, port: int = 0) -> dict[str, str]:
         "PYTHONWARNINGS": "ignore",
         "SPARK_LOCAL_IP": "127.0.0.1",
         "AIRFLOW_HOME": str(home),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(REPOSITORY / "dags"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": "4",
@@ -65,14 +66,19 @@ def settings(home: Path, port: int = 0) -> dict[str, str]:
 
 @dataclass
 class Airflow:
-    """Start all components in a home folder; end them, and all they started, at the end."""
+    """Start all components in a home folder; end them, and all they started, at the end.
+
+    ``changes`` are environment variables on top of :func:`settings`.
+    """
 
     home: Path
     port: int = field(default_factory=free_port)
+    dags: Path = REPOSITORY / "dags"
+    changes: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
-        self.environment = settings(self.home, self.port)
+        self.environment = settings(self.home, self.port, self.dags) | dict(self.changes)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._token = ""
 
@@ -122,7 +128,7 @@ class Airflow:
 
     def trigger(self, dag_id: str, conf: dict[str, Any]) -> str:
         """Start a DAG run and return its id."""
-        self.wait_for(f"DAG {dag_id}", lambda: self._has_dag(dag_id))
+        self.wait_for(f"DAG {dag_id}", lambda: self.has_dag(dag_id))
         body = {"logical_date": None, "conf": conf}
         return str(self.call("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"])
 
@@ -135,7 +141,52 @@ class Airflow:
         found = self.call("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances")
         return {each["task_id"]: each for each in found["task_instances"]}
 
-    def _has_dag(self, dag_id: str) -> bool:
+    def mark(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
+        """Set a task's state by hand, as somebody does on the grid."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}"
+        self.call("PATCH", path, {"new_state": state})
+
+    def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
+        """Clear a task, whatever its state, so that it runs anew."""
+        body = {
+            "dry_run": False,
+            "only_failed": False,
+            "dag_run_id": run_id,
+            "task_ids": [task_id],
+        }
+        self.call("POST", f"/dags/{dag_id}/clearTaskInstances", body)
+
+    def task_log(self, dag_id: str, run_id: str, task_id: str, attempt: int) -> str:
+        """Return what one try of a task has logged, one event a line."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{attempt}"
+        content = self.call("GET", f"{path}?full_content=true")["content"]
+        return "\n".join(_line(each) for each in content)
+
+    def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
+        """Return an XCom value, ``None`` if there is none."""
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/{key}"
+        try:
+            return self.call("GET", path)["value"]
+        except urllib.error.HTTPError as error:
+            if error.code == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    def restart(self, name: str, sign: signal.Signals = signal.SIGTERM) -> None:
+        """End a component by a signal, wait for its end, start it again.
+
+        SIGKILL goes to all its processes, as when a container dies; SIGTERM to the first alone.
+        """
+        process = self._processes[name]
+        if sign is signal.SIGKILL:
+            os.killpg(process.pid, sign)
+        else:
+            process.send_signal(sign)
+        process.wait(60)
+        self._processes[name] = self._start(name)
+
+    def has_dag(self, dag_id: str) -> bool:
+        """Tell whether the DAG processor has found a DAG."""
         return any(each["dag_id"] == dag_id for each in self.call("GET", "/dags")["dags"])
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
@@ -166,7 +217,7 @@ class Airflow:
             raise RuntimeError(f"airflow {' '.join(arguments)} failed: {self._tail(arguments[0])}")
 
     def _start(self, name: str) -> subprocess.Popen[bytes]:
-        with self.log(name).open("wb") as output:
+        with self.log(name).open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-m", "airflow", name],
                 env=self.environment,
@@ -192,3 +243,13 @@ class Airflow:
                     process.wait(max(0.1, deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     continue
+
+
+def _line(event: str | dict[str, Any]) -> str:
+    """Return a log event with its error, if it has one; Airflow keeps that apart."""
+    if isinstance(event, str):
+        return event
+    errors = [
+        f"{each['exc_type']}: {each['exc_value']}" for each in event.get("error_detail") or ()
+    ]
+    return " ".join([str(event.get("timestamp", "")), str(event["event"]), *errors])

@@ -99,6 +99,7 @@ class SparkLike:
         query_id: str = QUERY,
         checkpoint_id: str = CHECKPOINT_ID,
         run_id: str = "run",
+        launch_id: str = "",
         policy: Policy | None = None,
         mode: OutputMode = OutputMode.APPEND,
         on_step: Callable[[Step], None] = lambda step: None,
@@ -110,11 +111,12 @@ class SparkLike:
             query_id,
             self.look(),
             policy or Policy(backoff=QUICK),
+            launch_id=launch_id,
             look=self.look,
             on_step=on_step,
         )
         self.committer.prepare()
-        self.committer.identify(Driver(run_id, checkpoint_id, "/checkpoint"))
+        self.committer.identify(Driver(run_id, checkpoint_id, "/checkpoint", launch_id=launch_id))
         self.next = self.look().in_flight
         if self.next is None:
             self.next = log.get("committed", -1) + 1

@@ -1,4 +1,7 @@
-"""Every DAG in `dags/` runs by `dag.test()`: real Airflow, real Spark, real dataset."""
+"""Every DAG in `dags/` runs: real Airflow, real Spark, real dataset.
+
+Those that end by themselves by `dag.test()`, those that need a triggerer in one with all parts.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,27 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import lance
+import pyarrow as pa
 import pytest
 
+from airflow_provider_lance.streaming.checkpoint import Checkpoint
+from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.streaming.history import exact_watermark
-from tests.support.airflow import REPOSITORY, settings
+from tests.support.airflow import REPOSITORY, Airflow, settings
 from tests.support.processes import finish, python
 
 DAGS = sorted(path.stem for path in (REPOSITORY / "dags").glob("[!_]*.py"))
-CHECKS = {"lance_flights"}
+CHECKS = {
+    "lance_event_consumer",
+    "lance_every_five_minutes",
+    "lance_flights",
+    "lance_long_running",
+    "lance_maintenance",
+    "lance_recovery",
+}
 
 
 def run(home: Path, dag_id: str) -> tuple[int, str]:
@@ -26,7 +41,8 @@ def run(home: Path, dag_id: str) -> tuple[int, str]:
 
 
 def test_every_dag_has_a_system_test() -> None:
-    assert set(DAGS) == CHECKS, "each file in dags/ holds the DAG of its name and is run below"
+    """Those that look after tables run in test_upkeep_dags.py."""
+    assert set(DAGS) == CHECKS, "each file in dags/ holds the DAG of its name and is run"
 
 
 @pytest.fixture(scope="module")
@@ -49,3 +65,92 @@ def test_lance_flights(flights: Path, time: str) -> None:
     ids = port.dataset.to_table(columns=["flight_id"]).column("flight_id").to_pylist()
     assert Counter(ids) == Counter(range(336_776))
     assert before in (0, port.version)
+
+
+def land(folder: Path, name: str, first: int, count: int) -> None:
+    """Put a file of payments where the streams look for them."""
+    landing = folder / "landing"
+    landing.mkdir(parents=True, exist_ok=True)
+    rows = [{"id": number, "amount": number / 2} for number in range(first, first + count)]
+    hidden = landing / f"_{name}"
+    hidden.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    hidden.rename(landing / name)
+
+
+def ids(uri: Path) -> Counter[int]:
+    return Counter(lance.dataset(str(uri)).to_table(columns=["id"]).column("id").to_pylist())
+
+
+def test_lance_every_five_minutes(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    land(folder, "1.json", 0, 10)
+    land(folder, "2.json", 10, 10)
+    status, output = run(tmp_path, "lance_every_five_minutes")
+    assert status == 0, output[-6000:]
+    assert ids(folder / "payments.lance") == Counter(range(20))
+
+
+def unpause(airflow: Airflow, dag_id: str) -> None:
+    airflow.wait_for(f"DAG {dag_id}", lambda: airflow.has_dag(dag_id))
+    airflow.call("PATCH", f"/dags/{dag_id}", {"is_paused": False})
+
+
+def commit_epoch(uri: str, committer: Committer | None, epoch_id: int) -> Committer:
+    """Commit an epoch of three rows as a driver of query `flights` would."""
+    rows = pa.table({"flight_id": [3 * epoch_id, 3 * epoch_id + 1, 3 * epoch_id + 2]})
+    if committer is None:
+        lance.write_dataset(rows.slice(0, 0), uri)
+        committer = Committer(open_dataset(uri), "flights", Checkpoint("/checkpoint", "id"))
+        committer.prepare()
+        committer.identify(Driver("run", checkpoint_id="id", checkpoint_location="/checkpoint"))
+    fragments = lance.fragment.write_fragments(rows, uri)
+    committer.commit(Epoch(epoch_id, OutputMode.APPEND, fragments, len(rows), 0, utc_now()))
+    return committer
+
+
+def test_lance_event_consumer(airflow: Airflow) -> None:
+    """An epoch that lands starts a run, which counts its rows; epochs from before start none."""
+    dag_id, uri = "lance_event_consumer", str(airflow.home / "data" / "flights.lance")
+    unpause(airflow, dag_id)
+    watching = "Watching for every_epochs=1"
+    airflow.wait_for(watching, lambda: watching in airflow.log("triggerer").read_text())
+    committer = commit_epoch(uri, None, 0)
+    commit_epoch(uri, committer, 1)
+
+    def counted() -> list[dict[str, int]]:
+        runs = airflow.call("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"]
+        ended = [each["dag_run_id"] for each in runs if each["state"] == "success"]
+        return [airflow.xcom(dag_id, run_id, "count_new") for run_id in ended]
+
+    airflow.wait_for("all rows", lambda: sum(each["rows"] for each in counted()) == 6)
+    assert all(each["rows"] == each["rows_told"] for each in counted())
+    assert max(each["epoch"] for each in counted()) == 1
+
+
+def test_lance_long_running(airflow: Airflow) -> None:
+    """The stream goes on without a worker slot until its evening, and both tasks succeed."""
+    dag_id, folder = "lance_long_running", airflow.home / "orders"
+    land(folder, "1.json", 0, 10)
+    unpause(airflow, dag_id)
+    run_id = airflow.trigger(dag_id, {"folder": str(folder), "minutes": 1})
+    dataset = folder / "orders.lance"
+
+    def arrived(count: int) -> bool:
+        return dataset.exists() and sum(ids(dataset).values()) == count
+
+    airflow.wait_for("the first rows", lambda: arrived(10))
+    land(folder, "2.json", 10, 10)
+    airflow.wait_for("the others", lambda: arrived(20))
+    airflow.wait_for(
+        "the triggerer's turn",
+        lambda: airflow.tasks(dag_id, run_id)["stream"]["state"] in ("deferred", "success"),
+    )
+    ended = ("success", "failed")
+    airflow.wait_for("its evening", lambda: airflow.run_state(dag_id, run_id) in ended)
+    states = {name: each["state"] for name, each in airflow.tasks(dag_id, run_id).items()}
+    assert states == dict.fromkeys(["stream", "evening", "stop"], "success")
+    assert airflow.xcom(dag_id, run_id, "stop")["state"] == "released"
+    summary = airflow.xcom(dag_id, run_id, "stream")
+    assert (summary["reason"], summary["released"], summary["rows"]) == ("stopped", True, 20)
+    assert summary["stoppedBy"].startswith(f"{dag_id}/stop/")
+    assert ids(dataset) == Counter(range(20))

@@ -66,8 +66,11 @@ def shown(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -
 class TaskInstance:
     """Stands where Airflow's own would: keeps what is pushed."""
 
-    def __init__(self) -> None:
+    dag_id, task_id, run_id, map_index = "dag", "stream", "run", -1
+
+    def __init__(self, try_number: int = 1, max_tries: int = 0) -> None:
         self.xcoms: dict[str, Any] = {}
+        self.try_number, self.max_tries = try_number, max_tries
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[key] = value
@@ -117,13 +120,20 @@ argv = sys.argv[1:]
 option = lambda name: argv[argv.index(name) + 1]
 sys.path.insert(0, option("--py-files").split(",")[0])
 from airflow_provider_lance.streaming import files, report, spec
+from airflow_provider_lance.streaming.maintenance.options import MaintenanceSpec
 
 assert spec.__file__.startswith(sys.path[0]), "the job must come from the zip"
-path = argv[-1]
+applications = ("/job.py", "/maintain.py")
+job_file = next(n for n, word in enumerate(argv) if word.endswith(applications))
+maintains = argv[job_file].endswith("/maintain.py")
+path, *rest = argv[job_file + 1:]
 if not os.path.isabs(path):
     path = option("--files").split(",")[-1]
     assert argv[-1] == os.path.basename(path)
-job = spec.JobSpec.loads(open(path).read())
+else:
+    assert rest[:2] == (["--remove", "--report"] if maintains else ["--remove"])
+job = (MaintenanceSpec if maintains else spec.JobSpec).loads(open(path).read())
+secrets = (job if maintains else job.sink).storage_options.values()
 seen = " ".join(argv) + json.dumps(dict(os.environ))
 notes = {{
     "argv": argv,
@@ -132,13 +142,28 @@ notes = {{
     "folder_mode": oct(os.stat(os.path.dirname(path)).st_mode & 0o777),
     "spec_file": path,
     "spec": json.loads(job.dumps()),
-    "leaked": [v for v in job.sink.storage_options.values() if v in seen],
+    "leaked": [v for v in secrets if v in seen],
     "stdin": os.readlink("/proc/self/fd/0"),
+    "pid": os.getpid(),
 }}
-json.dump(notes, open(os.environ["FAKE_NOTES"], "w"))
+if order.get("child"):
+    notes["child"] = os.fork() or os.execlp("sleep", "sleep", "600")
+hidden = os.environ["FAKE_NOTES"] + ".new"
+json.dump(notes, open(hidden, "w"))
+os.rename(hidden, os.environ["FAKE_NOTES"])
 for line in order.get("say", []):
     print(line, flush=True)
-place = report.report_location(job.sink.checkpoint_location)
+if maintains:
+    if order.get("work"):
+        from airflow_provider_lance.streaming.dataset import open_dataset
+        from airflow_provider_lance.streaming.maintenance.run import maintain
+
+        maintain(open_dataset(job.uri), job.options)
+    if order.get("report") is not None:
+        open(rest[2], "w").write(json.dumps(order["report"]))
+    place = os.path.dirname(path)
+else:
+    place = report.report_location(job.sink.checkpoint_location)
 reports = files.open_files(place)
 if order.get("unreadable_heartbeat"):
     os.makedirs(os.path.join(place, job.launch_id, "heartbeat.json"))
@@ -146,7 +171,7 @@ if order.get("unreadable_heartbeat"):
 for beat in order.get("heartbeats", []):
     report.write_heartbeat(reports, job.launch_id, beat)
     time.sleep(order.get("beat_seconds", 0.2))
-if order.get("summary") is not None:
+if order.get("summary") is not None and not maintains:
     made = {{
         "launchId": job.launch_id, "queryId": job.sink.query_id, "uri": job.sink.uri,
         "reason": "finished", "epochs": 2, "rows": 6, "deletes": 0, "skipped": 0,
@@ -156,8 +181,8 @@ if order.get("summary") is not None:
     report.write_summary(reports, report.Summary.from_json(made))
 if order.get("signal"):
     os.kill(os.getpid(), order["signal"])
-if order.get("hang"):
-    time.sleep(60)
+while order.get("hang") and not os.path.exists(os.environ["FAKE_ORDER"] + ".go"):
+    time.sleep(0.02)
 sys.exit(order.get("exit", 0))
 '''
 
@@ -179,9 +204,15 @@ class SparkSubmit:
 
     def orders(self, **order: Any) -> None:
         self._order.write_text(json.dumps(order))
+        self._notes.unlink(missing_ok=True)
+
+    def let_go(self) -> None:
+        """End the drivers that were ordered to hang."""
+        self._order.with_name(f"{self._order.name}.go").touch()
 
     @property
     def ran(self) -> bool:
+        """Tell whether it was run since it got its last orders."""
         return self._notes.exists()
 
     @property

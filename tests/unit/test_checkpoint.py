@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_lance.exceptions import CheckpointMismatchError
+from airflow_provider_lance.exceptions import CheckpointMismatchError, StorageUnavailableError
 from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.streaming.files import open_files
 
@@ -99,6 +99,65 @@ def test_damaged_metadata_is_refused_with_the_place_and_the_way_out(
     with pytest.raises(CheckpointMismatchError, match="restore the file, or start") as caught:
         folder.read()
     assert str(folder.root) in str(caught.value)
+
+
+def test_tells_when_the_epoch_in_flight_was_planned(folder: SparkFolder) -> None:
+    folder.log("offsets", 0, 1)
+    folder.log("commits", 0)
+    # As Spark writes it: version, metadata, one line for each source.
+    meta = '{"batchWatermarkMs":0,"batchTimestampMs":1795190400123,"conf":{"a":"b"}}'
+    (folder.root / "offsets" / "1").write_text(f'v1\n{meta}\n{{"logOffset":0}}')
+    seen = folder.read()
+    assert (seen.in_flight, seen.planned_at) == (1, "2026-11-20T16:00:00.123+00:00")
+
+
+def test_the_moment_of_an_epoch_that_is_done_is_not_even_read(folder: SparkFolder) -> None:
+    folder.log("offsets", 3)
+    folder.log("commits", 3)
+    (folder.root / "offsets" / "3").write_text('v1\n{"batchTimestampMs":1795190400123}')
+    assert folder.read().planned_at is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"v1",
+        b"v1\n",
+        b"v1\n{",
+        b"v1\n[]",
+        b"v1\n7",
+        b"v1\n{}",
+        b'v1\n{"batchTimestampMs":null}',
+        b'v1\n{"batchTimestampMs":"now"}',
+        b'v1\n{"batchTimestampMs":1e30}',
+        b"v1\n\xff\xfe",
+    ],
+)
+def test_a_moment_that_cannot_be_read_is_no_error(folder: SparkFolder, content: bytes) -> None:
+    folder.log("offsets", 3)
+    (folder.root / "offsets" / "3").write_bytes(content)
+    seen = folder.read()
+    assert (seen.in_flight, seen.planned_at) == (3, None)
+
+
+def test_nor_is_a_store_that_does_not_answer_for_it() -> None:
+    class Refusing:
+        def read(self, path: str) -> bytes | None:
+            if path == "metadata":
+                return None
+            raise StorageUnavailableError("not this file")
+
+        def names(self, path: str) -> list[str]:
+            return ["0"] if path == "offsets" else []
+
+        def write(self, path: str, content: bytes) -> None:
+            raise AssertionError("a checkpoint is Spark's alone")
+
+        def remove(self, path: str) -> None:
+            raise AssertionError("a checkpoint is Spark's alone")
+
+    assert read_checkpoint("/cp", Refusing()) == Checkpoint("/cp", planned=0)
 
 
 def test_commits_are_listed_before_offsets() -> None:

@@ -23,12 +23,13 @@ from airflow_provider_lance.exceptions import (
     StorageUnavailableError,
 )
 from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, Watermark
 from airflow_provider_lance.triggers.condition import EpochCondition
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
 from airflow_provider_lance.triggers.follow import Follower, OnMissing
 
-from .conftest import ROWS, SECRET, AddConnection, Stream
+from .conftest import ROWS, SECRET, AddConnection, Shown, Stream
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -198,6 +199,30 @@ def test_a_store_that_does_not_answer_is_asked_again(dataset: str) -> None:
             (versions / name).write_bytes(content)
 
     assert first_event(trigger(dataset), answer)["watermark"]["epoch"] == 1
+
+
+def test_says_what_changed_and_not_what_did_not(dataset: str, shown: Shown) -> None:
+    stream = Stream(dataset)
+    stream.commit(0)
+    versions = Path(dataset) / "_versions"
+    manifests = {path.name: path.read_bytes() for path in versions.iterdir()}
+    for path in versions.iterdir():
+        path.write_bytes(b"not a manifest")
+
+    def answer() -> None:
+        for name, content in manifests.items():
+            (versions / name).write_bytes(content)
+
+    looks = []
+    latest = LanceDatasetPort.latest
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LanceDatasetPort, "latest", lambda p: looks.append(1) or latest(p))
+        first_event(trigger(dataset), answer, lambda: stream.commit(1))
+    assert len(looks) > 2
+    text = shown()
+    assert text.count("The store did not answer") == 1
+    assert text.count("Waiting for epoch 1. epoch=0 ") == 1
+    assert text.count("Waiting for epoch 1. epoch=1 ") == 1
 
 
 def test_a_slow_look_does_not_hold_the_triggerer_up(

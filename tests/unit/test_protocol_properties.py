@@ -30,8 +30,9 @@ from airflow_provider_lance.exceptions import (
     HistoryGapError,
     LanceStreamError,
 )
-from airflow_provider_lance.streaming.epoch import OutputMode
+from airflow_provider_lance.streaming.epoch import OutputMode, StopNote
 from airflow_provider_lance.streaming.memory import Fault, MemoryDataset
+from airflow_provider_lance.streaming.properties import decode_query
 from airflow_provider_lance.streaming.refusal import OnHistoryGap
 from airflow_provider_lance.streaming.steps import Step
 from airflow_provider_lance.streaming.stopping import request_stop
@@ -69,10 +70,12 @@ class Driver(SparkLike):
 
     def __init__(self, machine: Protocol, policy: Policy) -> None:
         self.reported = -1
+        self.launch_id, self.asked_before = f"launch-{machine.started}", machine.asked
         super().__init__(
             twin_world(machine.dataset),
             machine.log,
             run_id=f"run-{machine.started}",
+            launch_id=self.launch_id,
             policy=policy,
             mode=machine.mode,
             on_step=machine.on_step,
@@ -109,6 +112,7 @@ class Protocol(RuleBasedStateMachine):
     """One query, one checkpoint, up to three drivers that each believe the query is theirs."""
 
     barrier = True
+    fresh_seconds = 0.0
     accepted: tuple[type[LanceStreamError], ...] = (
         FencedError,
         HistoryGapError,
@@ -121,9 +125,12 @@ class Protocol(RuleBasedStateMachine):
         self.log: dict[str, int] = {}
         self.mode = OutputMode.APPEND
         self.drivers: list[Driver] = []
+        self.at_work: list[Driver] = []
         self.meanwhile: Meanwhile = None
         self.reported = -1
         self.started = 0
+        self.asked = 0
+        self.may_land_late: set[int] = set()
 
     def new_dataset(self) -> MemoryDataset:
         return MemoryDataset()
@@ -139,7 +146,10 @@ class Protocol(RuleBasedStateMachine):
     def start(self, every: int) -> None:
         self.started += 1
         policy = Policy(
-            watermark_every=every, backoff=QUICK, barrier=self.barrier, fresh_seconds=0.0
+            watermark_every=every,
+            backoff=QUICK,
+            barrier=self.barrier,
+            fresh_seconds=self.fresh_seconds,
         )
         try:
             driver = Driver(self, policy)
@@ -164,9 +174,9 @@ class Protocol(RuleBasedStateMachine):
         self.meanwhile = None
 
     def step(self, driver: Driver, *, crash_before_log: bool = False) -> None:
+        self.at_work.append(driver)
         try:
-            if driver.committer.stop_requested(poll=True):
-                self.end(driver, release=True)
+            if self.obeys(driver, driver.committer.stop_requested()):
                 return
             epoch_id = driver.step_in_spark(crash_before_log=crash_before_log)
         except Crash:
@@ -180,6 +190,30 @@ class Protocol(RuleBasedStateMachine):
             self.reported = max(self.reported, epoch_id)
             if crash_before_log:
                 self.end(driver, release=False)
+        finally:
+            self.at_work.remove(driver)
+
+    @precondition(lambda self: self.drivers)
+    @rule(which=st.integers(0, 2))
+    def idle(self, which: int) -> None:
+        driver = self.drivers[which % len(self.drivers)]
+        try:
+            self.obeys(driver, driver.committer.stop_requested(poll=True))
+        except FencedError:
+            owner = decode_query(self.dataset.open().config, QUERY, 0).owner
+            assert owner is not None
+            assert owner.driver.launch_id != driver.launch_id, "fenced by itself"
+            self.end(driver, release=True)
+
+    def obeys(self, driver: Driver, request: StopNote | None) -> bool:
+        if request is None:
+            return False
+        assert request.launch_id in ("", driver.launch_id), "meant for another launch"
+        asked = int(request.by)
+        new = asked > driver.asked_before or asked in self.may_land_late
+        assert new or request.launch_id, "asked before this driver started"
+        self.end(driver, release=True)
+        return True
 
     def end(self, driver: Driver, *, release: bool) -> None:
         if driver in self.drivers:
@@ -211,10 +245,14 @@ class Protocol(RuleBasedStateMachine):
     def clean_up(self, keep: int) -> None:
         self.dataset.clean_up(self.dataset.version - keep)
 
-    @rule()
-    def stop(self) -> None:
-        with suppress(CommitStateUnknownError):
-            request_stop(self.dataset.open(), QUERY, QUICK)
+    @rule(launch=st.none() | st.integers(0, 6))
+    def stop(self, launch: int | None) -> None:
+        self.asked += 1
+        launch_id = "" if launch is None else f"launch-{self.started - launch}"
+        try:
+            request_stop(self.dataset.open(), QUERY, QUICK, by=str(self.asked), launch_id=launch_id)
+        except CommitStateUnknownError:
+            self.may_land_late.add(self.asked)
 
     def on_step(self, step: Step) -> None:
         if self.meanwhile is None or self.meanwhile[0] is not step:
@@ -224,16 +262,21 @@ class Protocol(RuleBasedStateMachine):
             raise Crash
         happens: dict[str, Callable[[], Any]] = {
             "steal": self.steal,
-            "stale": lambda: self.step(self.drivers[0]) if self.drivers else None,
+            "stale": self.stale,
             "compact": self.compact,
             "clean up": lambda: self.clean_up(0),
-            "stop": self.stop,
+            "stop": lambda: self.stop(None),
         }
         happens[what]()
 
     def steal(self) -> None:
         self.start(10)
         self.step(self.drivers[-1])
+
+    def stale(self) -> None:
+        # One driver does one thing at a time.
+        if others := [driver for driver in self.drivers if driver not in self.at_work]:
+            self.step(others[0])
 
     # ------------------------------------------------------------------------------ the claim
 
@@ -293,7 +336,16 @@ class CleanedUpAfterTakeover(Protocol):
         self.clean_up(0)
 
 
-class WithoutBarrier(Protocol):
+class FreshHandles(Protocol):
+    """Drivers commit on what they saw last, as they do while a handle is fresh; no cleanup then."""
+
+    fresh_seconds = 60.0
+
+    def clean_up(self, keep: int) -> None:
+        pass
+
+
+class WithoutBarrier(FreshHandles):
     """The control: the same random life must show what the barrier is for."""
 
     barrier = False
@@ -303,8 +355,10 @@ def test_whatever_happens_the_dataset_holds_whole_epochs_once() -> None:
     run_state_machine_as_test(Protocol, settings=FIXED)
 
 
-@pytest.mark.parametrize("world", [TakenOverInDoubt, CleanedUpInDoubt, CleanedUpAfterTakeover])
-def test_nor_does_trouble_that_comes_in_pairs_change_that(world: type[Protocol]) -> None:
+@pytest.mark.parametrize(
+    "world", [TakenOverInDoubt, CleanedUpInDoubt, CleanedUpAfterTakeover, FreshHandles]
+)
+def test_nor_does_a_harder_life_change_that(world: type[Protocol]) -> None:
     run_state_machine_as_test(world, settings=settings(FIXED, max_examples=400))
 
 

@@ -16,6 +16,7 @@ from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import BaseTrigger
 
 import airflow_provider_lance
+from airflow_provider_lance.assets.lance import create_asset, sanitize_uri
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.provider_info import get_provider_info
@@ -72,3 +73,11 @@ def test_the_connection_type_is_the_hooks() -> None:
     assert connection["connection-type"] == LanceHook.conn_type
     assert connection["hook-name"] == LanceHook.hook_name
     assert set(connection["conn-fields"]) == {"base_uri", "storage_options"}
+
+
+def test_the_asset_uris_have_a_handler_and_a_factory() -> None:
+    [uris] = INFO["asset-uris"]
+    assert uris["schemes"] == ["lance"]
+    # Airflow passes over schemes without a handler.
+    assert import_string(uris["handler"]) is sanitize_uri
+    assert import_string(uris["factory"]) is create_asset

@@ -39,6 +39,7 @@ SUMMARY = Summary(
     run_id="run",
     error="FencedError",
     message="a newer owner",
+    stopped_by="on-call",
 )
 
 
@@ -73,6 +74,12 @@ def test_a_summary_is_plain_json_in_camel_case() -> None:
 def test_names_of_a_newer_package_are_passed_over() -> None:
     newer: dict[str, Any] = {**SUMMARY.to_json(), "fragmentsCompacted": 7, "first_epoch": 99}
     assert Summary.from_json(newer) == SUMMARY
+
+
+def test_a_summary_of_an_earlier_package_was_stopped_by_nobody() -> None:
+    older = SUMMARY.to_json()
+    del older["stoppedBy"]
+    assert Summary.from_json(older) == replace(SUMMARY, stopped_by=None)
 
 
 def test_nothing_written_reads_as_none(files: ArrowFiles) -> None:
@@ -110,6 +117,7 @@ def test_two_launches_do_not_see_each_other(files: ArrowFiles) -> None:
 
 def test_launch_ids_sort_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = [
+        "2025-12-31T23:59:59.998+00:00",
         "2025-12-31T23:59:59.999+00:00",
         "2026-01-01T00:00:00.000+00:00",
         "2026-01-01T09:59:59.000+00:00",
@@ -120,7 +128,7 @@ def test_launch_ids_sort_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(report, "utc_now", lambda moment=moment: moment)
         made.append(new_launch_id())
     assert made == sorted(made)
-    assert made[0].startswith("20251231T235959Z-")
+    assert made[0].startswith("20251231T235959998Z-")
 
 
 def test_launch_ids_of_one_moment_differ(monkeypatch: pytest.MonkeyPatch) -> None:

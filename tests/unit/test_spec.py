@@ -42,6 +42,7 @@ def test_the_defaults_of_the_sink() -> None:
         small_epoch_rows=20_000,
         target_rows_per_fragment=1_048_576,
         watermark_every=10,
+        auto_compact_every=0,
         create_if_missing=False,
         vector_sizes={},
         new_generation=False,
@@ -63,6 +64,8 @@ GOOD: list[tuple[dict[str, Any], str, Any]] = [
     ({"smallEpochRows": "12"}, "small_epoch_rows", 12),
     ({"targetRowsPerFragment": "7"}, "target_rows_per_fragment", 7),
     ({"watermarkEvery": 1}, "watermark_every", 1),
+    ({"autoCompactEvery": "50"}, "auto_compact_every", 50),
+    ({"autoCompactEvery": 0}, "auto_compact_every", 0),
     ({"createIfMissing": True}, "create_if_missing", True),
     ({"createIfMissing": "false"}, "create_if_missing", False),
     ({"vectorSizes": "v:3, w:768"}, "vector_sizes", {"v": 3, "w": 768}),
@@ -107,6 +110,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"targetRowsPerFragment": 1.5}, "targetRowsPerFragment must be a whole number"),
     ({"watermarkEvery": "0"}, "watermarkEvery must be a whole number of 1 or more, got '0'"),
     ({"watermarkEvery": True}, "watermarkEvery must be a whole number"),
+    ({"autoCompactEvery": -1}, "autoCompactEvery must be a whole number"),
     ({"createIfMissing": "maybe"}, "createIfMissing must be true or false"),
     ({"vectorSizes": "v"}, "vectorSizes must be a whole number"),
     ({"vectorSizes": {"v": 0}}, "vectorSizes must be a whole number"),
@@ -212,6 +216,12 @@ def test_the_defaults_of_a_job() -> None:
         None,
         {},
     )
+    assert (spec.launched_by, spec.stop_grace) == ("", 60)
+
+
+def test_a_launch_says_who_launched_it_and_how_long_it_may_take_to_stop() -> None:
+    spec = job(launchedBy="flights/stream/manual__1/-1#2", stopGrace="90")
+    assert (spec.launched_by, spec.stop_grace) == ("flights/stream/manual__1/-1#2", 90)
 
 
 @pytest.mark.parametrize("trigger", ["availableNow", "10 seconds", "1 minute", "500 milliseconds"])
@@ -242,6 +252,9 @@ def test_a_users_function_takes_arguments_and_no_sql() -> None:
         ({"trigger": "continuous"}, "trigger must be 'availableNow' or an interval"),
         ({"trigger": "1 fortnight"}, "trigger must be 'availableNow' or an interval"),
         ({"trigger": {"once": True}}, "trigger must be 'availableNow' or an interval"),
+        ({"launchedBy": ["a"]}, "launchedBy must be a text"),
+        ({"stopGrace": 0}, "stopGrace must be a whole number of 1 or more, got 0"),
+        ({"stopGrace": 1.5}, "stopGrace must be a whole number"),
         ({"triger": "x", "Sql": "y"}, r"unknown \['Sql', 'triger'\]; valid names are .*'trigger'"),
     ],
 )
@@ -327,7 +340,8 @@ jobs = st.builds(
             "sink": sinks,
             "trigger": st.sampled_from([AVAILABLE_NOW, "10 seconds"]),
             "arguments": mappings,
-        }
+        },
+        optional={"launchedBy": texts, "stopGrace": st.integers(1, 10**6)},
     ),
     rows_from,
 )

@@ -8,11 +8,13 @@ import signal
 import sys
 import threading
 import time
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
@@ -23,6 +25,7 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.operators.submission import master_of, spark_connection
+from tests.support.processes import wait_for
 
 from .conftest import SECRET, AddConnection, Shown, SparkOn, SparkSubmit, TaskInstance
 
@@ -36,6 +39,7 @@ def operator(tmp_path: Any, **changes: Any) -> LanceStreamOperator:
         "source": {"format": "rate"},
         "lance_conn_id": None,
         "poll_interval": 0.05,
+        "driver_folder": str(tmp_path / "drivers"),
     }
     return LanceStreamOperator(**(arguments | changes))
 
@@ -79,8 +83,8 @@ def test_hands_over_a_whole_specification(tmp_path: Any, spark_submit: SparkSubm
     assert argv[argv.index("--files") + 1] == "/their.txt"
     assert argv[argv.index("--driver-memory") + 1] == "1g"
     assert "spark.ui.enabled=false" in argv
-    assert argv[-2].endswith("spark/job.py")
-    assert argv[-1] == spark_submit.notes["spec_file"], "in client mode the file itself, no copy"
+    assert argv[-3].endswith("spark/job.py")
+    assert argv[-2:] == [spark_submit.notes["spec_file"], "--remove"], "no copy in client mode"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,7 @@ def test_secrets_travel_in_a_private_file_only(
     assert (notes["mode"], notes["folder_mode"]) == ("0o600", "0o700")
     rendered = {name: getattr(task, name) for name in task.template_fields}
     assert SECRET not in str(rendered) + str(summary) + str(ti.xcoms) + shown()
-    assert not os.path.exists(notes["spec_file"]), "deleted afterwards"
+    wait_for("its deletion", lambda: not os.path.exists(notes["spec_file"]))
 
 
 def test_the_child_does_not_hold_the_tasks_stdin(tmp_path: Any, spark_submit: SparkSubmit) -> None:
@@ -194,9 +198,9 @@ def test_env_vars_of_the_user_are_kept(tmp_path: Any, spark_submit: SparkSubmit)
         ({"spark_conn_id": "nowhere"}, "there is no Spark connection 'nowhere'"),
         ({"spark_submit": {"driver_mem": "1g"}}, "unknown ['driver_mem']"),
         ({"spark_submit": {"py_files": "x"}}, "belong to the operator"),
-        ({"spark_submit": {"yarn_track_via_rm_api": True}}, "before the stream has ended"),
+        ({"spark_submit": {"yarn_track_via_rm_api": True}}, "requires Spark master to be YARN"),
         ({"spark_submit": {"spark_binary": "sh"}, "spark_conn_id": "odd"}, "spark-home"),
-        ({"conf": {"spark.yarn.submit.waitAppCompletion": False}}, "before the stream has ended"),
+        ({"conf": {"spark.yarn.submit.waitAppCompletion": False}}, "nobody looks after the driver"),
         ({"spark_conn_id": "standalone", "deploy_mode": "cluster"}, "use client mode"),
         ({"spark_conn_id": "kubernetes"}, "cncf-kubernetes"),
     ],
@@ -283,7 +287,7 @@ def test_a_killed_driver_is_retried(
     spark_submit: SparkSubmit,
 ) -> None:
     spark_submit.orders(summary=None, say=["the last words"], **order)
-    with pytest.raises(TransientError, match=rf"without a summary .*{status}") as failed:
+    with pytest.raises(TransientError, match=rf"\({status}\) and left no summary") as failed:
         run(operator(tmp_path))
     assert "retry takes over safely" in str(failed.value)
     assert "the last words" not in str(failed.value)
@@ -350,7 +354,7 @@ def test_progress_and_links_while_it_runs(
         for link in task.operator_extra_links
     }
     assert ends == {
-        "Spark UI": "http://host:4040",
+        "Spark UI": "",  # the driver is gone
         "Lance dataset": f"file://{tmp_path}/flights.lance",
     }
 
@@ -370,25 +374,30 @@ def test_a_heartbeat_that_cannot_be_read_fails_nothing(
 ) -> None:
     spark_submit.orders(unreadable_heartbeat=True, say=["working"], summary={})
     assert run(operator(tmp_path))["reason"] == "finished"
-    assert shown().count("Progress cannot be read") == 1
+    assert shown().count("The stream cannot be seen now; it goes on.") == 1
 
 
-def test_on_kill_ends_the_driver(tmp_path: Any, spark_submit: SparkSubmit) -> None:
+def test_on_kill_has_the_driver_ended_after_its_grace(
+    tmp_path: Any, spark_submit: SparkSubmit
+) -> None:
     spark_submit.orders(summary=None, hang=True)
-    task = operator(tmp_path)
+    task = operator(tmp_path, stop_grace=timedelta(seconds=1))
 
     def kill() -> None:
-        while not spark_submit.ran:
-            time.sleep(0.02)
+        wait_for("the driver", lambda: spark_submit.ran)
+        began.append(time.monotonic())
         task.on_kill()
+        began.append(time.monotonic())
 
+    began: list[float] = []
     killer = threading.Thread(target=kill)
     killer.start()
-    began = time.monotonic()
-    with pytest.raises(TransientError, match="signal 9"):
+    with pytest.raises(AirflowException, match="asked to stop in order"):
         run(task)
     killer.join()
-    assert time.monotonic() - began < 30
+    pid = spark_submit.notes["pid"]
+    wait_for("the driver's end", lambda: not Path(f"/proc/{pid}").exists())
+    assert began[1] - began[0] < 5, "Airflow kills a task that takes longer"
 
 
 def test_the_constructor_does_no_work() -> None:

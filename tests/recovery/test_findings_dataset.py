@@ -1,0 +1,152 @@
+"""Datasets that are in need of maintenance, and after it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.streaming.maintenance.cleanup import Retention, clean_up
+from airflow_provider_lance.streaming.maintenance.indexing import refresh_indices
+from airflow_provider_lance.streaming.recovery.check import CheckReport, check
+from airflow_provider_lance.streaming.recovery.evidence import Tolerance
+from airflow_provider_lance.streaming.recovery.findings import Code, Severity
+from airflow_provider_lance.streaming.recovery.look import look_at_dataset
+from tests.support.maintenance import SCHEMA, append, compacting, make, manifest, rows, run
+from tests.support.recovery import codes, finding
+
+STRICT = Tolerance(small_fragments=9, versions=9, uncovered_rows=9, orphaned_bytes=1)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """Make a dataset of ten small fragments in ten versions."""
+    return make(tmp_path, 10)
+
+
+def strictly(uri: str) -> CheckReport:
+    return check(open_dataset(uri), tolerance=STRICT)
+
+
+def test_nothing_is_said_of_what_is_tolerated(uri: str) -> None:
+    assert check(open_dataset(uri)).findings == ()
+
+
+def test_small_fragments_until_they_are_compacted(uri: str) -> None:
+    found = finding(strictly(uri), Code.SMALL_FRAGMENTS)
+    assert found.evidence["smallFragments"] == 10
+    assert found.command == f"lance-stream optimize {uri} --yes"
+    compacting(uri)
+    assert Code.SMALL_FRAGMENTS not in codes(strictly(uri))
+
+
+def test_versions_until_they_are_cleaned_up(uri: str) -> None:
+    found = finding(strictly(uri), Code.MANY_VERSIONS)
+    assert found.evidence["versions"] == 10
+    assert found.command == f"lance-stream cleanup {uri} --yes"
+    clean_up(open_dataset(uri), Retention(older_than=0))
+    assert Code.MANY_VERSIONS not in codes(strictly(uri))
+
+
+def test_an_index_that_is_behind_until_it_is_refreshed(uri: str) -> None:
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    assert Code.INDEX_BEHIND not in codes(strictly(uri))
+    append(uri, 1000)
+    found = finding(strictly(uri), Code.INDEX_BEHIND)
+    assert found.evidence["uncovered"] == {"id_idx": 10}
+    refresh_indices(open_dataset(uri))
+    assert Code.INDEX_BEHIND not in codes(strictly(uri))
+
+
+def test_a_foreign_cleanup_until_its_command_is_typed(uri: str) -> None:
+    settings = {"lance.auto_cleanup.interval": "20", "lance.auto_cleanup.older_than": "1days"}
+    lance.dataset(uri).update_config(settings)
+    found = finding(check(open_dataset(uri)), Code.FOREIGN_CLEANUP)
+    assert found.evidence == settings
+    words = shlex.split(found.command)
+    assert words[0] == "python"
+    subprocess.run([sys.executable, *words[1:]], check=True)
+    assert check(open_dataset(uri)).findings == ()
+
+
+# -------------------------------------------------------------------------------- orphaned files
+
+
+def age(uri: str, seconds: float = 3600) -> None:
+    """Make all data files look older, in the order in which they were written."""
+    for file in Path(uri, "data").iterdir():
+        then = file.stat().st_mtime - seconds
+        os.utime(file, (then, then))
+
+
+def leave_behind(uri: str, count: int = 1) -> int:
+    """Write data files that nobody commits; return their bytes."""
+    dataset = lance.dataset(uri)
+    written = [lance.fragment.write_fragments(rows(0, 5), dataset)[0] for _ in range(count)]
+    return sum(each.files[0].file_size_bytes or 0 for each in written)
+
+
+def test_files_that_nobody_names_until_they_are_cleaned_up(uri: str) -> None:
+    left = leave_behind(uri, 2)
+    assert Code.ORPHANED_FILES not in codes(strictly(uri), Severity.INFO), "they may be committed"
+    age(uri)
+    found = finding(strictly(uri), Code.ORPHANED_FILES)
+    assert (found.evidence["files"], found.evidence["bytes"]) == (2, left)
+    assert found.severity is Severity.WARNING
+    assert found.command == f"lance-stream cleanup {uri} --dry-run"
+    assert finding(check(open_dataset(uri)), Code.ORPHANED_FILES).severity is Severity.INFO
+    run(uri, steps=["cleanup"], deleteUnverified=True, olderThan=3600)
+    assert Code.ORPHANED_FILES not in codes(strictly(uri), Severity.INFO)
+
+
+def test_files_of_older_versions_are_named(uri: str) -> None:
+    compacting(uri)
+    lance.dataset(uri).delete("id < 15")
+    age(uri)
+    seen = look_at_dataset(open_dataset(uri), orphans=True)
+    assert (seen.orphaned_files, seen.orphans_since) == (0, 1)
+
+
+def test_only_so_many_manifests_are_read(uri: str) -> None:
+    """What was written since the oldest manifest that is read can be told exactly."""
+    leave_behind(uri)
+    time.sleep(0.05)
+    for number in range(20, 26):
+        append(uri, number * 10)
+    left = leave_behind(uri, 2)
+    newest = sum(manifest(uri, version).stat().st_size for version in (14, 15, 16))
+    age_all(uri)
+    seen = look_at_dataset(open_dataset(uri), orphans=True, manifest_bytes=newest)
+    assert seen.orphans_since == 14
+    assert (seen.orphaned_files, seen.orphaned_bytes) == (2, left)
+    whole = look_at_dataset(open_dataset(uri), orphans=True)
+    assert (whole.orphaned_files, whole.orphans_since) == (3, 1)
+
+
+def age_all(uri: str, seconds: float = 3600) -> None:
+    """Make data files and manifests look older, each by as much."""
+    age(uri, seconds)
+    for file in Path(uri, "_versions").iterdir():
+        then = file.stat().st_mtime - seconds
+        os.utime(file, (then, then))
+
+
+def test_the_files_of_a_branch_are_not_told_from_orphans(uri: str) -> None:
+    lance.dataset(uri).create_branch("side")
+    leave_behind(uri)
+    age(uri)
+    assert look_at_dataset(open_dataset(uri), orphans=True).orphans_since is None
+
+
+def test_a_dataset_without_data_files(tmp_path: Path) -> None:
+    uri = str(tmp_path / "empty.lance")
+    lance.write_dataset(pa.Table.from_pylist([], SCHEMA), uri)
+    assert look_at_dataset(open_dataset(uri), orphans=True).orphaned_files == 0

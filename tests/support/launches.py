@@ -1,0 +1,74 @@
+"""Launches of small commands in the place of drivers; what still runs ends with the test."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from airflow_provider_lance.launch.folder import RunFolder
+from airflow_provider_lance.launch.order import StopOrder
+from airflow_provider_lance.launch.process import LocalDriver, launch
+from tests.support.processes import wait_for
+
+
+class Launches:
+    """Starts drivers below one root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._started: list[LocalDriver] = []
+
+    def folder(self, launch_id: str = "launch") -> RunFolder:
+        return RunFolder(self.root, "flights", launch_id)
+
+    def start(
+        self,
+        *command: str,
+        launch_id: str = "launch",
+        redact: Sequence[str] = (),
+        grace: float = 30,
+        stop: StopOrder | None = None,
+        seconds: float = 30,
+        **environment: str,
+    ) -> LocalDriver:
+        driver = launch(
+            self.folder(launch_id),
+            command=command,
+            environment={**os.environ, **environment},
+            redact=redact,
+            grace=grace,
+            stop=stop,
+            seconds=seconds,
+        )
+        self._started.append(driver)
+        return driver
+
+    def python(self, code: str, **further: object) -> LocalDriver:
+        return self.start(sys.executable, "-c", code, **further)  # type: ignore[arg-type]
+
+    def shell(self, script: str, **further: object) -> LocalDriver:
+        return self.start("sh", "-c", script, **further)  # type: ignore[arg-type]
+
+    def end(self) -> None:
+        for driver in self._started:
+            driver.kill()
+            wait_for("the keeper's end", lambda driver=driver: not driver.keeper.alive(), 30)
+
+
+def end_of(driver: LocalDriver, seconds: float = 30) -> int:
+    """Wait for a driver's end and its keeper's; return the driver's status."""
+    wait_for("the keeper's end", lambda: driver.keeper.alive() is False, seconds)
+    status = driver.exit_status()
+    assert status is not None
+    assert driver.alive() is False
+    return status
+
+
+def output(driver: LocalDriver) -> str:
+    return RunFolder.at(driver.folder).driver_log.read_text()
+
+
+def keeper_said(driver: LocalDriver) -> str:
+    return RunFolder.at(driver.folder).keeper_log.read_text()

@@ -1,0 +1,209 @@
+"""The commands that change state: nothing without --yes, then what the plan says."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import pytest
+
+from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.streaming.epoch import NO_EPOCH, OwnerState, QueryState
+from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.streaming.properties import decode_query
+from tests.support.cli import QUERY, Ran, Stream, sleeper, typed
+from tests.support.maintenance import age, files, make, sizes
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with sleeper() as started:
+        yield started
+
+
+@pytest.fixture
+def stream(tmp_path: Path, process: subprocess.Popen[bytes]) -> Stream:
+    made = Stream(tmp_path, pid=process.pid)
+    made.step(4)
+    return made
+
+
+@pytest.fixture
+def wreck(stream: Stream, process: subprocess.Popen[bytes]) -> Stream:
+    """A stream whose driver was killed with an epoch planned."""
+    stream.plan(4)
+    process.kill()
+    process.wait()
+    return stream
+
+
+def state(stream: Stream) -> QueryState:
+    port = open_dataset(stream.uri)
+    return decode_query(port.config, QUERY, port.version)
+
+
+def lose_versions(stream: Stream) -> None:
+    """Clean up as somebody would who knows nothing of streams."""
+    newest = stream.version
+    stream_folder = lance.dataset(stream.uri)
+    stream_folder.cleanup_old_versions(versions=list(range(2, newest)))
+
+
+def refused_then_done(stream: Stream, *words: str) -> Ran:
+    """Type a command without --yes, then what it says is to be typed."""
+    before = files(stream.uri)
+    ran = typed(*words)
+    assert ran.status == 2
+    assert "needs --yes" in ran.err
+    assert files(stream.uri) == before, "nothing was changed"
+    told = ran.out.splitlines()[-1].partition("lance-stream ")[2]
+    document = typed(*words, "-o", "json").document
+    assert document["done"] is False
+    assert document["command"] == f"lance-stream {told}"
+    assert document["plan"]
+    return typed(*shlex.split(told))
+
+
+def test_stop_asks_the_driver(stream: Stream) -> None:
+    assert refused_then_done(stream, "stop", stream.uri).status == 0
+    note = stream.committer.stop_requested(poll=True)
+    assert note is not None
+    assert "@" in note.by
+    assert typed("stop", stream.uri, "--yes", "--by", "Ann").status == 0, "it stands already"
+
+
+def test_stop_says_who_asks(stream: Stream) -> None:
+    assert typed("stop", stream.uri, "--yes", "--by", "Ann").status == 0
+    note = stream.committer.stop_requested(poll=True)
+    assert note is not None
+    assert note.by == "Ann"
+
+
+def test_stop_waits_until_it_has(stream: Stream) -> None:
+    ended = threading.Event()
+
+    def obey() -> None:
+        while not stream.committer.stop_requested(poll=True):
+            ended.wait(0.02)
+        stream.committer.release()
+
+    driver = threading.Thread(target=obey)
+    driver.start()
+    ran = typed("stop", stream.uri, "--yes", "--wait", "60", "-o", "json")
+    driver.join()
+    assert (ran.status, ran.document["state"]) == (0, "released")
+    assert state(stream).owner.state is OwnerState.RELEASED  # type: ignore[union-attr]
+
+
+def test_stop_that_is_not_obeyed(stream: Stream) -> None:
+    ran = typed("stop", stream.uri, "--yes", "--wait", "0.01")
+    assert ran.status == 1
+    assert "It has not stopped within 0.01 s; the request stands." in ran.out
+
+
+def test_stop_of_a_driver_that_is_gone_names_the_next_command(wreck: Stream) -> None:
+    ran = typed("stop", wreck.uri, "--yes", "--wait", "10s")
+    assert ran.status == 1
+    command = ran.out.strip().removesuffix(".").partition("Next: lance-stream ")[2]
+    assert typed(*shlex.split(command)).status == 0
+    assert state(wreck).owner.state is OwnerState.RELEASED  # type: ignore[union-attr]
+
+
+def test_release_of_a_dead_owner(wreck: Stream) -> None:
+    ran = refused_then_done(wreck, "release", wreck.uri)
+    assert ran.status == 0
+    assert "released by" in ran.out
+    seen = state(wreck)
+    assert seen.owner
+    assert (seen.owner.state, seen.watermark) == (OwnerState.RELEASED, 3)
+    again = typed("release", wreck.uri, "-o", "json")
+    assert (again.status, again.document["done"]) == (0, False), "there is nothing to do"
+
+
+def test_release_of_a_living_owner_is_refused(stream: Stream) -> None:
+    before = files(stream.uri)
+    for words in ((), ("--yes",), ("--yes", "--proven-dead")):
+        ran = typed("release", stream.uri, *words)
+        assert (ran.status, ran.out) == (2, "")
+        assert "is alive" in ran.err
+    assert files(stream.uri) == before
+
+
+@pytest.mark.parametrize(("answer", "mark"), [("--committed", 4), ("--missing", 3)])
+def test_resolve_gap(wreck: Stream, answer: str, mark: int) -> None:
+    lose_versions(wreck)
+    assert exact_watermark(open_dataset(wreck.uri), QUERY).missing
+    words = ("resolve", "gap", wreck.uri, "--epoch", "4", answer)
+    assert refused_then_done(wreck, *words).status == 0
+    assert exact_watermark(open_dataset(wreck.uri), QUERY).epoch == mark
+
+
+@pytest.mark.parametrize("answers", [(), ("--committed", "--missing")])
+def test_resolve_gap_needs_one_answer(wreck: Stream, answers: tuple[str, ...]) -> None:
+    ran = typed("resolve", "gap", wreck.uri, "--epoch", "4", *answers, "--yes")
+    assert ran.status == 2
+    assert "either --committed" in ran.err
+
+
+def test_resolve_gap_where_there_is_none(wreck: Stream) -> None:
+    ran = typed("resolve", "gap", wreck.uri, "--epoch", "4", "--missing", "--yes")
+    assert ran.status == 2
+    assert "no gap" in ran.err
+
+
+def test_resolve_checkpoint(wreck: Stream, tmp_path: Path) -> None:
+    other = tmp_path / "other checkpoint"
+    (other / "commits").mkdir(parents=True)
+    (other / "metadata").write_text('{"id": "other"}')
+    words = ("resolve", "checkpoint", wreck.uri, "--checkpoint", str(other))
+    assert refused_then_done(wreck, *words).status == 0
+    seen = state(wreck)
+    assert seen.owner
+    assert seen.owner.driver.checkpoint_id == "other"
+    assert (seen.generation, seen.watermark) == (1, NO_EPOCH)
+
+
+def test_optimize(tmp_path: Path) -> None:
+    uri = make(tmp_path, 30)
+    before = files(uri)
+    words = ("optimize", uri, "--target-rows", "100")
+    assert typed(*words, "--dry-run").status == 0
+    ran = typed(*words)
+    assert ran.status == 2
+    assert f"lance-stream optimize {uri} --target-rows 100 --yes" in ran.out
+    assert files(uri) == before
+    ran = typed(*words, "--yes", "-o", "json")
+    assert ran.status == 0
+    assert ran.document["done"]["compact"]["tasks"] == 3
+    assert sizes(uri) == [100] * 3
+    assert typed("optimize", uri, "--yes").status == 0, "nothing to do is no error"
+
+
+def test_cleanup(tmp_path: Path) -> None:
+    uri = make(tmp_path, 10)
+    age(uri, 3 * 3600)
+    before = files(uri)
+    words = ("cleanup", uri, "--older-than", "2h")
+    ran = typed(*words, "--dry-run", "-o", "json")
+    assert ran.status == 0
+    assert ran.document["done"]["cleanup"]["versions"] == 9
+    ran = typed(*words)
+    assert ran.status == 2
+    assert f"lance-stream cleanup {uri} --older-than 7200 --yes" in ran.out
+    assert files(uri) == before
+    assert typed(*words, "--yes").status == 0
+    assert len(list(Path(uri, "_versions").glob("*.manifest"))) == 1
+
+
+def test_contradictions(tmp_path: Path) -> None:
+    uri = make(tmp_path, 1)
+    ran = typed("cleanup", uri, "--yes", "--dry-run")
+    assert ran.status == 2
+    assert "which of the two" in ran.err
+    ran = typed("optimize", uri, "--target-rows", "0", "--dry-run")
+    assert ran.status == 2
+    assert "target_rows_per_fragment" in ran.err

@@ -1,0 +1,220 @@
+"""What the doctor finds on a machine and in a store, each trouble made for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_lance.cli import probe
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort
+from airflow_provider_lance.streaming.dataset import open_dataset as really_open
+from tests.support.cli import Ran, Stream, python, sleeper, typed
+from tests.support.maintenance import files, make
+
+BASE = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": "", "JAVA_HOME": ""}
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Iterator[Stream]:
+    with sleeper() as process:
+        made = Stream(tmp_path, pid=process.pid)
+        made.step(2)
+        yield made
+
+
+def doctor(*words: str, **environment: str) -> tuple[Ran, dict[str, dict[str, Any]]]:
+    """See the doctor in a process of its own; return what it says by name."""
+    ran = python(
+        "-m", "airflow_provider_lance.cli", "doctor", *words, "-o", "json", env=BASE | environment
+    )
+    return ran, told(ran)
+
+
+def told(ran: Ran) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in ran.document["diagnoses"]}
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_this_machine_is_fit() -> None:
+    ran, found = doctor(JAVA_HOME=os.environ.get("JAVA_HOME", ""))
+    assert {
+        "Python",
+        "pylance",
+        "pyarrow",
+        "apache-airflow-core",
+        "pyspark",
+        "Java",
+    } <= found.keys()
+    assert found["PYSPARK_PYTHON"]["level"] == "ok"
+    assert [each for each in found.values() if each["level"] == "error"] == []
+    assert (ran.status, ran.document["healthy"]) == (0, True)
+
+
+def install(folder: Path, name: str, version: str) -> None:
+    """Install a distribution as pip leaves it behind, with one file that says whose it is."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (folder / "pyspark").mkdir(exist_ok=True)
+    (folder / "pyspark" / "version.py").write_text(f'__version__: str = "{version}"\n')
+
+
+@pytest.mark.parametrize(
+    ("installed", "level", "said"),
+    [
+        ([("pyspark", "4.3.0"), ("pyspark-client", "4.2.0")], "error", "those of 4.2.0"),
+        ([("pyspark-client", "4.2.0"), ("pyspark", "4.3.0")], "error", "those of 4.3.0"),
+        ([("pyspark", "4.3.0"), ("pyspark-client", "4.3.0")], "warning", "both 4.3.0"),
+    ],
+)
+def test_pyspark_and_its_client_in_one_folder(
+    tmp_path: Path, installed: list[tuple[str, str]], level: str, said: str
+) -> None:
+    for name, version in installed:
+        install(tmp_path, name, version)
+    ran, found = doctor(PYTHONPATH=str(tmp_path))
+    assert found["pyspark-client"]["level"] == level
+    assert said in found["pyspark-client"]["seen"]
+    assert str(tmp_path / "pyspark") in found["pyspark-client"]["seen"] or level == "warning"
+    assert "pip install 'pyspark==4.3.0'" in found["pyspark-client"]["advice"]
+    assert ran.status == (1 if level == "error" else 0)
+
+
+def test_files_that_another_pyspark_left(tmp_path: Path) -> None:
+    install(tmp_path, "pyspark", "4.3.0")
+    (tmp_path / "pyspark" / "version.py").write_text("__version__ = '4.1.0'\n")
+    ran, found = doctor(PYTHONPATH=str(tmp_path))
+    assert ran.status == 1
+    assert "those of 4.1.0" in found["pyspark-client"]["seen"]
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ('echo "    java.version = 21.0.4" >&2; echo "    java.home = /j" >&2', "ok"),
+        ('echo "    java.version = 11.0.2" >&2', "error"),
+        ('echo "    java.version = 1.8.0_402" >&2', "error"),
+        ("exit 1", "error"),
+    ],
+)
+def test_java(tmp_path: Path, text: str, level: str) -> None:
+    program(tmp_path / "bin" / "java", text)
+    ran, found = doctor(JAVA_HOME=str(tmp_path))
+    assert found["Java"]["level"] == level
+    assert f"JAVA_HOME={tmp_path}" in found["Java"]["seen"]
+    assert ran.status == (0 if level == "ok" else 1)
+
+
+def test_no_java_at_all(tmp_path: Path) -> None:
+    ran, found = doctor(PATH=str(tmp_path))
+    assert (ran.status, found["Java"]["level"]) == (1, "error")
+
+
+def test_another_spark(tmp_path: Path) -> None:
+    _, found = doctor(SPARK_HOME=str(tmp_path))
+    assert found["SPARK_HOME"]["level"] == "error"
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.13-3.5.1.jar").touch()
+    _, found = doctor(SPARK_HOME=str(tmp_path))
+    assert found["SPARK_HOME"]["level"] == "warning"
+    assert "Spark 3.5.1" in found["SPARK_HOME"]["seen"]
+
+
+def test_the_python_of_the_workers(tmp_path: Path) -> None:
+    old = program(tmp_path / "python3", "echo 3.8")
+    _, found = doctor(PYSPARK_PYTHON=str(tmp_path / "none"))
+    assert found["PYSPARK_PYTHON"]["level"] == "error"
+    _, found = doctor(PYSPARK_PYTHON=str(old), PYSPARK_DRIVER_PYTHON=sys.executable)
+    assert found["PYSPARK_PYTHON"]["level"] == "warning"
+    assert found["PYSPARK_DRIVER_PYTHON"]["level"] == "ok"
+
+
+def test_a_dataset_with_its_checkpoint(stream: Stream) -> None:
+    before = files(str(stream.folder))
+    ran = typed("doctor", stream.uri, "-o", "json")
+    found = told(ran)
+    assert found["dataset"]["level"] == "ok"
+    assert found["checkpoint of orders"]["level"] == "ok"
+    assert "planned 1, committed 1" in found["checkpoint of orders"]["seen"]
+    assert found["conditional writes"]["seen"] == "not tried"
+    assert files(str(stream.folder)) == before
+
+
+def test_a_checkpoint_that_is_another_or_not_there(stream: Stream) -> None:
+    (stream.checkpoint / "metadata").write_text(json.dumps({"id": "other"}))
+    ran = typed("doctor", stream.uri, "-o", "json")
+    assert (ran.status, told(ran)["checkpoint of orders"]["level"]) == (1, "error")
+    shutil.rmtree(stream.checkpoint)
+    assert told(typed("doctor", stream.uri, "-o", "json"))["checkpoint of orders"]["level"] == (
+        "warning"
+    )
+
+
+def test_a_dataset_that_is_not_there(tmp_path: Path) -> None:
+    ran = typed("doctor", tmp_path / "none.lance", "-o", "json")
+    assert (ran.status, told(ran)["dataset"]["level"]) == (1, "error")
+
+
+def test_what_is_typed_without_a_dataset() -> None:
+    assert typed("doctor", "--write-probe").status == 2
+
+
+def test_the_probe_leaves_nothing_behind(tmp_path: Path) -> None:
+    uri = make(tmp_path, 1)
+    before = files(str(tmp_path))
+    ran = typed("doctor", uri, "--write-probe", "-o", "json")
+    writes = told(ran)["conditional writes"]
+    assert writes["level"] == "ok"
+    assert "exactly one landed, 5 times out of 5" in writes["seen"]
+    assert files(str(tmp_path)) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["t.lance"]
+
+
+def test_the_probe_finds_a_store_that_lets_both_land(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Careless(LanceDatasetPort):
+        """Looks as if no commit had come before, like a store that overwrites what is there."""
+
+        def commit(self, *change: Any) -> LanceDatasetPort:
+            return LanceDatasetPort.commit(self.latest(), *change)
+
+    def open_careless(*args: Any, **kwargs: Any) -> LanceDatasetPort:
+        return Careless(really_open(*args, **kwargs).dataset)
+
+    monkeypatch.setattr(probe, "open_dataset", open_careless)
+    # One after the other, so that it is the store's rule that is tried and not who is faster.
+    monkeypatch.setattr(probe, "ThreadPoolExecutor", lambda _: OneByOne())
+    monkeypatch.setattr(probe, "Barrier", lambda _: OneByOne())
+    ran = typed("doctor", make(tmp_path, 1), "--write-probe", "-o", "json")
+    writes = told(ran)["conditional writes"]
+    assert (ran.status, writes["level"]) == (1, "error")
+    assert "2 of 2 commits" in writes["seen"]
+    assert [path.name for path in tmp_path.iterdir()] == ["t.lance"]
+
+
+class OneByOne:
+    """Stands for the pool and its starting line, where nothing is to run at once."""
+
+    def __enter__(self) -> OneByOne:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def map(self, work: Any, items: Any) -> list[Any]:
+        return [work(item) for item in items]
+
+    def wait(self) -> None: ...

@@ -1,0 +1,88 @@
+"""The commands on a store that is not a disk, with a secret that nobody may see."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import pytest
+
+from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.streaming.port import Configure
+from airflow_provider_lance.streaming.properties import key
+from tests.support.cli import QUERY, typed
+from tests.support.maintenance import rows
+from tests.support.processes import wait_for
+
+SECRET = "a-secret-that-must-not-be-seen"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    """Start an S3 server on loopback with a bucket ``lake``; return what reaches it."""
+    from pyarrow import fs
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=quiet, stderr=quiet) as server:
+        try:
+            wait_for("the S3 server", lambda: _listens(port))
+            fs.S3FileSystem(
+                access_key="user",
+                secret_key=SECRET,
+                endpoint_override=f"127.0.0.1:{port}",
+                scheme="http",
+                region="us-east-1",
+                allow_bucket_creation=True,
+            ).create_dir("lake")
+            yield {
+                "aws_access_key_id": "user",
+                "aws_secret_access_key": SECRET,
+                "aws_endpoint": f"http://127.0.0.1:{port}",
+                "aws_region": "us-east-1",
+                "allow_http": "true",
+            }
+        finally:
+            server.kill()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_every_look_and_the_probe(s3: dict[str, str], tmp_path: Path) -> None:
+    uri = "s3://lake/orders.lance"
+    lance.write_dataset(rows(0, 10), uri, storage_options=s3)
+    open_dataset(uri, s3).commit(Configure({key("lastEpoch", QUERY): "3"}))
+    path = tmp_path / "options.json"
+    path.write_text(json.dumps(s3))
+    reach = ("--storage-options-file", str(path))
+    for words in (
+        ("status", uri),
+        ("check", uri),
+        ("epochs", uri),
+        ("optimize", uri),
+        ("cleanup", uri, "--dry-run"),
+        ("stop", uri),
+        ("status", uri, "--debug"),
+    ):
+        ran = typed(*words, *reach)
+        assert uri in ran.out, ran.err
+        assert SECRET not in ran.out + ran.err
+    assert f"lance-stream stop {uri} orders --yes --storage-options-file {path}" in (
+        typed("stop", uri, *reach).out
+    )
+    ran = typed("doctor", uri, "--write-probe", *reach, "-o", "json")
+    [writes] = [d for d in ran.document["diagnoses"] if d["name"] == "conditional writes"]
+    assert (writes["level"], writes["advice"]) == ("ok", "")
+    assert open_files("s3://lake", s3).names("") == ["orders.lance"]

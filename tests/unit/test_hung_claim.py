@@ -1,0 +1,53 @@
+"""A driver hangs in the middle of its claim until all trace of its successor was cleaned up.
+
+Lance lets the claim land then: it passes over versions that are gone when it looks for conflicts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_lance.exceptions import HistoryGapError
+from airflow_provider_lance.streaming.decision import Decision
+from airflow_provider_lance.streaming.memory import MemoryDataset
+from airflow_provider_lance.streaming.port import Configure
+from airflow_provider_lance.streaming.steps import Step
+from tests.support.drivers import SparkLike, World, epoch_rows, lance_world, twin_world
+
+
+@pytest.fixture(params=["twin", "lance"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    if request.param == "twin":
+        return twin_world(MemoryDataset())
+    return lance_world(str(tmp_path / "t.lance"))
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_its_epoch_is_proven_by_sparks_log_or_it_stops(world: World, logged: bool) -> None:
+    log: dict[str, int] = {}
+
+    def hang(step: Step) -> None:
+        if step is not Step.CLAIM_OPENED or "hung" in log:
+            return
+        log["hung"] = 1
+        successor = SparkLike(world, log, run_id="successor")
+        successor.step()
+        if not logged:
+            log["committed"] = -1  # it died between its commit and Spark's log
+        world.open().commit(Configure({"somebody's": "own"}))  # cleanup spares the newest version
+        world.clean_up()
+
+    hung = SparkLike(world, log, run_id="hung", on_step=hang)
+    if logged:
+        result = hung.step()
+        assert result.decision is Decision.SKIP_REPLAY
+        hung.step()
+        expected = epoch_rows(0) + epoch_rows(1)
+    else:
+        with pytest.raises(HistoryGapError, match="epoch 0"):
+            hung.step()
+        assert not hung.committer.release(), "in doubt: the next claim bars and looks again"
+        expected = epoch_rows(0)
+    assert sorted(world.rows(), key=lambda row: row["id"]) == expected

@@ -1,0 +1,280 @@
+"""The page as its viewers get it: real datasets, Airflow's own auth manager and database."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from airflow_provider_lance.plugins.page.app import create_app
+from airflow_provider_lance.plugins.page.known import Known
+from airflow_provider_lance.streaming.properties import key
+from tests.support.maintenance import make
+from tests.support.pages import Live, Site, airflow_of_its_own, register, words
+from tests.support.supervised import QUERY, here
+
+MARKUP = "<img src=x onerror=alert(1)>"
+SECRET = "s3cr3t-of-the-store"
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[Live]:
+    folder = tmp_path / "live"
+    folder.mkdir()
+    made = Live(folder)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def known() -> list[Known]:
+    return []
+
+
+@pytest.fixture
+def site(tmp_path: Path, known: list[Known]) -> Iterator[Site]:
+    with airflow_of_its_own(tmp_path):
+        yield Site(create_app(lambda: known))
+
+
+def detail(site: Site) -> Any:
+    """Ask for the one stream that the list links to."""
+    [link] = site.links(site.ask("/").text)
+    return site.ask(link)
+
+
+# --- What is shown --------------------------------------------------------------------------------
+
+
+def test_a_live_stream(site: Site, known: list[Known], live: Live) -> None:
+    known.append(Known(live.uri))
+    for epoch_id in range(1, 4):
+        live.commit(epoch_id)
+    shown = words(site.ask("/").text)
+    assert f"flights {live.uri} idle watermark 3, committed" in shown
+    assert f"12 {here(live.driver).host}:{live.driver.pid}" in shown
+
+    answer = detail(site)
+    assert answer.status_code == 200
+    shown = words(answer.text)
+    assert "idle: watermark 3, committed" in shown
+    assert "LS000 healthy" in shown
+    assert f"rows {12} fragments 4" in shown
+    # epoch, version, rows, fragments, offsets, batch and commit duration
+    version = live.committer.port.version
+    moment = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    row = rf'3 {moment} {version} 3 1 {{"logOffset": 2}} {{"logOffset": 3}} 253 ms 4 ms'
+    assert re.search(row, shown), shown
+
+
+def test_the_charts(site: Site, known: list[Known], live: Live) -> None:
+    known.append(Known(live.uri))
+    for epoch_id in range(1, 6):
+        live.commit(epoch_id)
+        if epoch_id == 3:
+            lance.dataset(live.uri).optimize.compact_files()
+    html = detail(site).text
+    titles = ["Epochs over time", "Batch duration", "Commit duration", "Rows in each epoch"]
+    for title in [*titles, "Fragments of the dataset"]:
+        assert html.count(f'aria-label="{title}. ') == 1
+    assert "Spark&#39;s whole trigger: 250 ms to 255 ms, median 252 ms" in html
+    assert html.count("<rect ") == 6
+    # Marked where it is: in the chart over time, and in the one that it changed.
+    assert html.count("<title>compaction, version ") == 2
+    drop = ["4 fragments after epoch 3,", "1 fragments after comp", "2 fragments after epoch 4,"]
+    places = [html.index(words) for words in drop]
+    assert places == sorted(places)
+
+
+def test_a_finding_with_what_to_type(site: Site, known: list[Known], live: Live) -> None:
+    known.append(Known(live.uri))
+    live.driver.kill()
+    live.driver.wait()
+    shown = words(detail(site).text)
+    assert "error LS102" in shown
+    assert f"Type: lance-stream release {live.uri} {QUERY} --yes" in shown
+    [badge] = [line for line in site.ask("/").text.splitlines() if 'class="badge' in line]
+    assert "badge bad" in badge
+
+
+def test_what_cannot_be_read_says_so_in_its_own_row(
+    site: Site, known: list[Known], live: Live, tmp_path: Path
+) -> None:
+    known += [Known(live.uri), Known(str(tmp_path / "none.lance")), Known("/a", "gone")]
+    known.append(Known(make(tmp_path, 1)))
+    answer = site.ask("/")
+    assert answer.status_code == 200
+    shown = words(answer.text)
+    assert "cannot be read: DatasetNotFoundError: no Lance dataset at" in shown
+    assert "cannot be read: SpecError: there is no connection 'gone'" in shown
+    assert "t.lance empty no stream has written here yet" in shown
+    assert "idle watermark 0, committed" in shown
+    # The worst comes first.
+    assert shown.index("cannot be read") < shown.index("idle watermark 0")
+
+
+def test_without_a_dataset_it_says_how_to_register_one(site: Site) -> None:
+    assert "No dataset is known. Register one" in words(site.ask("/").text)
+
+
+def test_registered_assets_are_listed(tmp_path: Path, live: Live) -> None:
+    with airflow_of_its_own(tmp_path):
+        register(f"lance://{live.uri}")
+        assert f"flights {live.uri} idle" in words(Site(create_app()).ask("/").text)
+
+
+def test_registered_datasets_that_cannot_be_read(tmp_path: Path) -> None:
+    def broken() -> list[Known]:
+        raise OSError("the database is gone")
+
+    with airflow_of_its_own(tmp_path):
+        site = Site(create_app(broken))
+        assert "cannot be read: OSError: the database is gone" in words(site.ask("/").text)
+        assert site.ask("/stream?uri=/a&query=q").status_code == 404
+
+
+# --- What somebody else put there -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        '{"state": "broken"}',
+        "no JSON <script>alert(2)</script>",
+        json.dumps({"protocol": 99, "token": 1}),
+    ],
+)
+def test_a_query_id_with_markup_is_text(
+    site: Site, known: list[Known], tmp_path: Path, record: str
+) -> None:
+    uri = make(tmp_path, 1)
+    lance.dataset(uri).update_config({key("owner", MARKUP): record})
+    known.append(Known(uri))
+    answers = [site.ask("/"), detail(site)]
+    for answer in answers:
+        assert answer.status_code == 200
+        assert "<img" not in answer.text
+        assert "<script" not in answer.text
+        assert MARKUP in words(answer.text)
+        assert "LS501" in words(answer.text)
+
+
+def test_markup_in_everything_that_a_driver_records(
+    site: Site, known: list[Known], live: Live
+) -> None:
+    config = lance.dataset(live.uri).config()
+    owner = json.loads(config[key("owner", QUERY)])
+    marked = {
+        name: f"{MARKUP}{value}"
+        for name, value in owner.items()
+        if isinstance(value, str) and name not in ("state", "checkpointLocation")
+    }
+    lance.dataset(live.uri).update_config({key("owner", QUERY): json.dumps(owner | marked)})
+    live.beat(driver={"uiAddress": "javascript:alert(1)", "launchedBy": MARKUP}, time=MARKUP)
+    known.append(Known(live.uri))
+    for answer in (site.ask("/"), detail(site)):
+        assert answer.status_code == 200
+        assert "<img" not in answer.text
+        assert 'href="javascript' not in answer.text
+
+
+# --- Who may see it -------------------------------------------------------------------------------
+
+
+PATHS = ["/", "/stream", "/stream?uri=/a&query=q"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_nobody_sees_it_without_signing_in(site: Site, known: list[Known], path: str) -> None:
+    known.append(Known("/a"))
+    answer = site.ask(path, role=None)
+    assert answer.status_code == 401
+    assert "Not authenticated" in words(answer.text)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_who_may_not_read_assets_does_not_see_it(site: Site, path: str) -> None:
+    answer = site.ask(path, role="")
+    assert answer.status_code == 403
+    assert "may read assets" in words(answer.text)
+
+
+@pytest.mark.parametrize("role", ["VIEWER", "USER", "OP", "ADMIN"])
+def test_every_role_that_may_read_assets_sees_it(site: Site, role: str) -> None:
+    assert site.ask("/", role=role).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize("path", PATHS)
+def test_nothing_can_be_changed(site: Site, method: str, path: str) -> None:
+    assert site.ask(path, method=method, role="ADMIN").status_code == 405
+    assert site.ask(path, method=method, role=None).status_code == 405
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/docs/oauth2-redirect"])
+@pytest.mark.parametrize("role", [None, "ADMIN"])
+def test_its_api_docs_are_closed(site: Site, path: str, role: str | None) -> None:
+    assert site.ask(path, role=role).status_code == 404
+
+
+def test_only_what_is_known_is_opened(site: Site, live: Live) -> None:
+    assert site.ask(f"/stream?uri={live.uri}&query={QUERY}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/stream?uri={uri}&query=flights", 200),
+        ("/stream?uri={uri}&query=flights&conn_id=", 200),
+        ("/stream?uri={uri}&query=flights&conn_id=other", 404),
+        ("/stream?uri={uri}&query=other", 404),
+        ("/stream?uri={uri}/&query=flights", 404),
+        ("/stream?uri={uri}/../flights.lance&query=flights", 404),
+        ("/stream?uri=/etc/passwd&query=flights", 404),
+        ("/stream?query=flights", 404),
+        ("/stream", 404),
+    ],
+)
+def test_a_viewer_names_a_known_stream_exactly(
+    site: Site, known: list[Known], live: Live, path: str, status: int
+) -> None:
+    known.append(Known(live.uri, ""))
+    assert site.ask(path.format(uri=live.uri)).status_code == status
+
+
+def test_a_browser_may_show_it_and_nothing_else(site: Site) -> None:
+    for answer in (site.ask("/"), site.ask("/", role=None), site.ask("/none")):
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'; style-src 'sha256-")
+        assert "frame-ancestors 'self'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["Cache-Control"] == "no-store"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_no_page_needs_a_script_or_another_site(site: Site, known: list[Known], live: Live) -> None:
+    known.append(Known(live.uri))
+    for answer in (site.ask("/"), detail(site), site.ask("/", role=None)):
+        for word in ("<script", "<link", "<img", " style=", " onload=", "@import", "url("):
+            assert word not in answer.text
+        assert "http" not in answer.text.replace("http-equiv", "").replace("http://driver", "")
+
+
+def test_secrets_are_not_shown(
+    site: Site, known: list[Known], tmp_path: Path, add_connection: Any
+) -> None:
+    options = {"aws_secret_access_key": SECRET, "region": "eu-central-1"}
+    add_connection("minio", {"storage_options": options}, conn_type="lance")
+    uri = make(tmp_path, 1)
+    # An error that quotes what opened the dataset, as some stores' do.
+    lance.dataset(uri).update_config({key("owner", "orders"): f"signed with {SECRET}"})
+    known.append(Known(uri, "minio"))
+    for answer in (site.ask("/"), detail(site)):
+        assert "signed with" in answer.text
+        assert SECRET not in answer.text
+        assert "eu-central-1" not in answer.text

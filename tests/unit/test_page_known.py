@@ -1,0 +1,148 @@
+"""Which datasets the page may look at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.models.connection import Connection
+from airflow.sdk.configuration import clear_secrets_backends_cache
+from airflow.utils.session import create_session
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_provider_lance.assets.lance import asset_uri
+from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
+from airflow_provider_lance.plugins.page.known import (
+    Known,
+    dataset_uri,
+    find,
+    known_datasets,
+    merge,
+    of_asset,
+    of_config,
+)
+from airflow_provider_lance.plugins.page.opening import open_known
+from tests.support.maintenance import make
+from tests.support.pages import airflow_of_its_own, register
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "/data/orders.lance",
+        "/data/with space/100%/ü.lance",
+        "s3://bucket/warehouse/orders.lance",
+        "gs://bucket/orders.lance",
+        "abfss://container@account.dfs.core.windows.net/orders.lance",
+    ],
+)
+def test_an_asset_leads_back_to_its_dataset(uri: str) -> None:
+    assert dataset_uri(asset_uri(uri)) == uri
+
+
+NAMES = st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=4))
+def test_any_local_path_survives_the_way_to_an_asset_and_back(names: list[str]) -> None:
+    path = "/" + "/".join(names)
+    try:
+        made = asset_uri(path)
+    except SpecError:
+        return  # it leads upwards, or nowhere
+    assert asset_uri(dataset_uri(made)) == made
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("", []),
+        (" , ,", []),
+        ("/data/a.lance", [Known("/data/a.lance")]),
+        ("s3://b/a.lance/#minio", [Known("s3://b/a.lance", "minio")]),
+        ("a.lance # minio , /b#", [Known("a.lance", "minio"), Known("/b", "")]),
+        ("/with#in.lance#minio", [Known("/with#in.lance", "minio")]),
+    ],
+)
+def test_reads_the_option(text: str, known: list[Known]) -> None:
+    assert of_config(text) == known
+
+
+@pytest.mark.parametrize(
+    ("extra", "conn_id"),
+    [(None, None), ({}, None), ({"lance_conn_id": "minio"}, "minio"), ({"lance_conn_id": 7}, None)],
+)
+def test_an_asset_may_name_its_connection(extra: dict[str, Any] | None, conn_id: Any) -> None:
+    assert of_asset("lance://s3/b/a.lance", extra) == Known("s3://b/a.lance", conn_id)
+
+
+def test_who_names_a_connection_stands_for_who_does_not() -> None:
+    plain, one, other = Known("/a"), Known("/a", "one"), Known("/a", "other")
+    assert merge([plain, plain], [plain]) == [plain]
+    assert merge([other, plain], [one, plain]) == [one, other]
+    assert find([one, other], "/a", None) == one
+    assert find([one, other], "/a", "other") == other
+    assert find([one, other], "/a", "third") is None
+    assert find([one, other], "/b", None) is None
+
+
+def test_assets_that_are_active_and_the_option_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__LANCE__DATASETS", "/data/a.lance#, s3://bucket/b.lance")
+    with airflow_of_its_own(tmp_path):
+        register("lance:///data/a.lance", {"lance_conn_id": "minio"})
+        register("lance://s3/bucket/b.lance")
+        register("lance:///data/gone.lance", active=False)
+        register("s3://bucket/other.lance")
+        register("lancelot://not/ours")
+        assert known_datasets() == [
+            Known("/data/a.lance", ""),
+            Known("/data/a.lance", "minio"),
+            Known("s3://bucket/b.lance"),
+        ]
+
+
+def test_opens_with_the_default_connection_where_there_is_one(
+    tmp_path: Path, add_connection: Any
+) -> None:
+    uri = make(tmp_path, 1)
+    plain = open_known(Known(uri))
+    assert (plain.port.uri, plain.reach) == (uri, "")
+    options = {"region": "eu-central-1"}
+    add_connection(
+        "lance_default",
+        {"base_uri": str(tmp_path), "storage_options": options},
+        conn_type="lance",
+    )
+    found = open_known(Known("t.lance"))
+    assert (found.port.uri, found.reach) == (uri, "--conn-id lance_default")
+    assert found.storage_options == options
+    without = open_known(Known(uri, ""))
+    assert (without.storage_options, without.reach) == ({}, "")
+
+
+def test_a_connection_of_airflows_database(tmp_path: Path) -> None:
+    uri = make(tmp_path, 1)
+    clear_secrets_backends_cache()
+    with airflow_of_its_own(tmp_path):
+        with create_session() as session:
+            extra = json.dumps({"base_uri": str(tmp_path)})
+            session.add(Connection(conn_id="stored", conn_type="lance", extra=extra))
+        found = open_known(Known("t.lance", "stored"))
+        assert (found.port.uri, found.reach) == (uri, "--conn-id stored")
+    clear_secrets_backends_cache()
+
+
+def test_says_what_is_wrong_with_a_dataset_or_its_connection(
+    tmp_path: Path, add_connection: Any
+) -> None:
+    with pytest.raises(DatasetNotFoundError, match=r"none\.lance"):
+        open_known(Known(str(tmp_path / "none.lance")))
+    with pytest.raises(SpecError, match="no connection 'gone'"):
+        open_known(Known("/a", "gone"))
+    with pytest.raises(SpecError, match="relative"):
+        open_known(Known("a.lance"))

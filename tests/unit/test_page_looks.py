@@ -1,0 +1,147 @@
+"""Looks that viewers share: one at a time for each key, time-boxed, never the event loop's."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from airflow_provider_lance.exceptions import StorageUnavailableError
+from airflow_provider_lance.plugins.page import looks as looks_module
+from airflow_provider_lance.plugins.page.looks import Look, Looks
+
+
+class Store:
+    """Something to look at, that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[str] = Counter()
+        self.open = threading.Event()
+        self.open.set()
+        self.error: BaseException | None = None
+
+    def look(self, key: str) -> str:
+        self.asked[key] += 1
+        number = self.asked[key]
+        assert threading.current_thread() is not threading.main_thread()
+        assert self.open.wait(30)
+        if self.error is not None:
+            raise self.error
+        return f"{key}{number}"
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    made = Store()
+    yield made
+    made.open.set()
+
+
+def ask(looks: Looks[str, str], *keys: str) -> list[Look[str]]:
+    return asyncio.run(looks.at(keys))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_fifty_viewers_make_one_look(store: Store) -> None:
+    looks = Looks(store.look)
+    store.open.clear()
+
+    async def everybody() -> list[list[Look[str]]]:
+        viewers = [asyncio.create_task(looks.at(["a"])) for _ in range(50)]
+        await asyncio.sleep(0)
+        store.open.set()
+        return await asyncio.gather(*viewers)
+
+    found = asyncio.run(everybody())
+    assert [look.value for [look] in found] == ["a1"] * 50
+    assert [look.value for look in ask(looks, "a", "b")] == ["a1", "b1"]
+    assert store.asked == {"a": 1, "b": 1}
+
+
+def test_a_look_is_made_anew_when_it_is_too_old(store: Store) -> None:
+    looks = Looks(store.look, keep=0.0)
+    assert [ask(looks, "a")[0].value for _ in range(3)] == ["a1", "a2", "a3"]
+
+
+def test_what_does_not_answer_holds_up_nobody_else(store: Store) -> None:
+    looks = Looks(lambda key: "b" if key == "b" else store.look(key), patience=0.3)
+    store.open.clear()
+    slow, quick = ask(looks, "a", "b")
+    assert quick.value == "b"
+    assert slow.value is None
+    assert slow.error.startswith("no answer within 0.3 s")
+    # Who asks meanwhile joins the look under way.
+    ask(looks, "a")
+    assert store.asked["a"] == 1
+    store.open.set()
+    until(lambda: ask(looks, "a")[0].value == "a1")
+
+
+def test_the_event_loop_goes_on_while_threads_look(store: Store) -> None:
+    looks = Looks(store.look, patience=20)
+    store.open.clear()
+
+    async def beat() -> int:
+        viewer = asyncio.create_task(looks.at(["a"]))
+        await asyncio.sleep(0)
+        beats = 0
+        while beats < 20 and not viewer.done():
+            await asyncio.sleep(0.001)
+            beats += 1
+        store.open.set()
+        await viewer
+        return beats
+
+    assert asyncio.run(beat()) == 20
+
+
+def test_an_older_look_stands_in_for_a_slow_one_but_not_for_long(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = Looks(store.look, keep=0.0, patience=0.05)
+    until(lambda: ask(looks, "a")[0].value == "a1")
+    store.open.clear()
+    [old] = ask(looks, "a")
+    assert old.value is not None
+    assert old.age > 0
+    # A stream that broke since then must not look healthy.
+    monkeypatch.setattr(looks_module, "_STALE", 0.0)
+    assert ask(looks, "a")[0].value is None
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (StorageUnavailableError("refused"), "StorageUnavailableError: refused"),
+        (TypeError("a bug"), "TypeError: a bug (unexpected"),
+        (BaseException("a panic"), "BaseException: a panic (unexpected"),
+    ],
+)
+def test_an_error_is_told_and_kept_as_long_as_a_value(
+    store: Store, error: BaseException, said: str
+) -> None:
+    looks = Looks(store.look)
+    store.error = error
+    assert ask(looks, "a")[0].error.startswith(said)
+    assert ask(looks, "a")[0].value is None
+    assert store.asked["a"] == 1
+
+
+def test_keys_that_nobody_asks_for_are_forgotten(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks_module, "_FORGET", 0.0)
+    looks = Looks(store.look)
+    for number in range(10):
+        ask(looks, str(number))
+    assert len(looks._entries) <= 2

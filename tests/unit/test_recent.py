@@ -1,0 +1,75 @@
+"""What a heartbeat remembers of the newest epochs; Spark's own part is tested with Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_lance.spark.recent import Recent, WatchedTotals
+from airflow_provider_lance.spark.totals import EpochReport, Totals
+from airflow_provider_lance.streaming.decision import Decision
+
+
+class Query:
+    """A query whose last progress is all there is."""
+
+
+def done(epoch: int, decision: Decision | None = Decision.FULL_COMMIT) -> EpochReport:
+    return EpochReport(
+        epoch, decision, rows=5, fragments=2, write_ms=12.34, commit_ms=1.26, version=epoch + 10
+    )
+
+
+def progress(batch: int, took: int | None) -> dict[str, Any]:
+    durations = {"latestOffset": 1, "triggerExecution": took or 1}
+    return {"batchId": batch, "durationMs": durations | ({"addBatch": took} if took else {})}
+
+
+def test_sixty_epochs_are_remembered_in_few_words() -> None:
+    recent = Recent()
+    for epoch in range(100):
+        recent.add(done(epoch))
+    epochs = recent.to_json()
+    assert [each["epoch"] for each in epochs] == list(range(40, 100))
+    at = epochs[0].pop("at")
+    assert at.endswith("+00:00")
+    assert epochs[0] == {
+        "epoch": 40,
+        "version": 50,
+        "rows": 5,
+        "fragments": 2,
+        "writeMs": 12.3,
+        "commitMs": 1.3,
+        "batchMs": None,
+    }
+
+
+def test_an_epoch_that_committed_nothing_is_not_remembered() -> None:
+    recent = Recent()
+    for decision in (None, Decision.SKIP_REPLAY, Decision.RECOVERY_TXN2_ONLY):
+        recent.add(done(1, decision))
+    assert recent.to_json() == []
+
+
+def test_sparks_trigger_is_joined_once_it_has_run() -> None:
+    recent, query = Recent(), Query()
+    recent.add(done(0))
+    recent.join(query, progress(0, None))  # type: ignore[arg-type]
+    assert recent.to_json()[0]["batchMs"] is None
+    recent.join(query, progress(0, 250))  # type: ignore[arg-type]
+    recent.join(query, progress(1, None))  # type: ignore[arg-type]
+    recent.join(None, progress(1, 1))
+    recent.join(query, None)  # type: ignore[arg-type]
+    recent.join(query, {})  # type: ignore[arg-type]
+    recent.join(query, {"batchId": 7})  # type: ignore[arg-type]
+    assert recent.to_json()[0]["batchMs"] == 250
+
+
+def test_a_watcher_is_told_of_every_epoch_that_is_added_to_the_totals() -> None:
+    seen: list[EpochReport] = []
+    totals: Totals = WatchedTotals(watcher=seen.append)
+    plain = Totals()
+    for report in (done(0), done(1, None), done(2, Decision.SKIP_REPLAY), done(3)):
+        totals, plain = totals.plus(report), plain.plus(report)
+    assert [report.epoch_id for report in seen] == [0, 1, 2, 3]
+    assert (totals.epochs, totals.rows, totals.skipped) == (2, 10, 1)
+    assert (totals.first_epoch, totals.last_epoch) == (plain.first_epoch, plain.last_epoch)

@@ -1,0 +1,320 @@
+"""The table of findings: each row is what was seen, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_lance.streaming.epoch import OwnerState, QueryState, StopNote
+from airflow_provider_lance.streaming.health import Health, StreamState
+from airflow_provider_lance.streaming.pulse import Pulse
+from airflow_provider_lance.streaming.recovery.evidence import Contradiction, Evidence, Undone
+from airflow_provider_lance.streaming.recovery.findings import Code, Severity
+from airflow_provider_lance.streaming.recovery.judge import judge
+from airflow_provider_lance.streaming.report import EndReason
+from tests.support.recovery_sights import (
+    CRITICAL,
+    ELSEWHERE,
+    ERROR,
+    FAILED,
+    GONE,
+    INFO,
+    OTHER,
+    RELEASED,
+    WARNING,
+    at,
+    checkpoint,
+    driver,
+    mark,
+    owner,
+    seen,
+    stamp,
+    state,
+    summary,
+)
+
+Row = tuple[Evidence, list[tuple[Code, Severity]]]
+
+ROWS: dict[str, Row] = {
+    "well": (seen(), []),
+    "no trace, and nothing to compare with": (
+        seen(
+            state=QueryState("q", 12), watermark=mark(-1), checkpoint=checkpoint(-1, -1, id=None),
+            drivers=(), history=(), health=None,
+        ),
+        [],
+    ),
+    # ------------------------------------------------------------------------------------- epochs
+    "in flight": (
+        seen(checkpoint=checkpoint(6, planned_at=at(5))),
+        [(Code.EPOCH_IN_FLIGHT, INFO)],
+    ),
+    "in flight for too long": (
+        seen(checkpoint=checkpoint(6, planned_at=at(700))),
+        [(Code.STALLED, ERROR)],
+    ),
+    "the driver hangs": (
+        seen(health=Health(StreamState.STALLED, "hangs")),
+        [(Code.STALLED, ERROR)],
+    ),
+    "the driver hangs, and nobody can read the checkpoint": (
+        seen(health=Health(StreamState.STALLED, "hangs"), checkpoint=None, puzzle="no such store"),
+        [(Code.STALLED, ERROR), (Code.CHECKPOINT_UNREADABLE, WARNING)],
+    ),
+    "planned, and nobody at work": (
+        seen(state=state(**RELEASED), drivers=(GONE,), checkpoint=checkpoint(6)),
+        [(Code.EPOCH_IN_FLIGHT, INFO)],
+    ),
+    "between the commit and Spark's note of it": (seen(checkpoint=checkpoint(5, 4)), []),
+    "committed and not noted by Spark": (
+        seen(state=state(**RELEASED), drivers=(GONE,), checkpoint=checkpoint(5, 4)),
+        [(Code.EPOCH_TO_SKIP, INFO)],
+    ),
+    "behind as usual": (
+        seen(state=state(4), watermark=mark(5, stamp(5, 11))),
+        [(Code.WATERMARK_BEHIND, INFO)],
+    ),
+    "behind for long": (
+        seen(state=state(-1), watermark=mark(5, *(stamp(5, 11) for _ in range(101)))),
+        [(Code.WATERMARK_BEHIND, WARNING)],
+    ),
+    "behind, and nobody at work": (
+        seen(state=state(4), watermark=mark(5, stamp(5, 11)), drivers=(GONE,)),
+        [(Code.DRIVER_GONE, ERROR), (Code.WATERMARK_BEHIND, WARNING)],
+    ),
+    "committed after the release": (
+        seen(state=state(4, **RELEASED), watermark=mark(4), history=(stamp(5, 11),)),
+        [(Code.WATERMARK_BEHIND, CRITICAL)],
+    ),
+    "a gap with an epoch in doubt": (
+        seen(
+            watermark=mark(missing=2), missing_versions=(11, 12), checkpoint=checkpoint(6),
+            drivers=(GONE,),
+        ),
+        [(Code.DRIVER_GONE, ERROR), (Code.HISTORY_GAP, ERROR)],
+    ),
+    "a gap with an epoch in doubt under a live driver": (
+        seen(watermark=mark(missing=1), missing_versions=(11,), checkpoint=checkpoint(6)),
+        [(Code.HISTORY_GAP, WARNING), (Code.EPOCH_IN_FLIGHT, INFO)],
+    ),
+    "a gap that Spark's log bridges": (
+        seen(watermark=mark(4, missing=1), missing_versions=(11,)),
+        [(Code.HISTORY_GAP, INFO)],
+    ),
+    "a gap and no checkpoint": (
+        seen(watermark=mark(missing=1), missing_versions=(11,), checkpoint=None, puzzle="away"),
+        [(Code.HISTORY_GAP, ERROR), (Code.CHECKPOINT_UNREADABLE, WARNING)],
+    ),
+    # --------------------------------------------------------------------------------- checkpoint
+    "missing": (
+        seen(checkpoint=checkpoint(-1, -1, id=None)),
+        [(Code.CHECKPOINT_MISSING, ERROR)],
+    ),
+    "foreign": (seen(checkpoint=checkpoint(id="cp-2")), [(Code.CHECKPOINT_FOREIGN, ERROR)]),
+    "older": (seen(checkpoint=checkpoint(3, 3)), [(Code.CHECKPOINT_OLDER, CRITICAL)]),
+    "out of sight": (
+        seen(checkpoint=None, puzzle="no filesystem"),
+        [(Code.CHECKPOINT_UNREADABLE, WARNING)],
+    ),
+    "broken": (
+        seen(checkpoint=None, puzzle="no id", broken_checkpoint=True),
+        [(Code.CHECKPOINT_UNREADABLE, ERROR)],
+    ),
+    "a checkpoint that committed, and no trace in the dataset": (
+        seen(state=QueryState("q", 12), watermark=mark(-1), drivers=(), history=(), health=None),
+        [(Code.COMMIT_LOG_AHEAD, CRITICAL)],
+    ),
+    "empty epochs leave no trace": (seen(checkpoint=checkpoint(9, 9)), []),
+    # ----------------------------------------------------------------- what somebody said, refuted
+    "a driver saw a newer version": (
+        seen(contradictions=(Contradiction("L1", 9, 20, 5, 10),), checkpoint=checkpoint(9, 9)),
+        [(Code.COMMIT_LOG_AHEAD, CRITICAL)],
+    ),
+    "the owner knows of a higher watermark": (
+        seen(drivers=(driver(pulse=Pulse(at(3), "running", token=1, watermark=7)),)),
+        [(Code.COMMIT_LOG_AHEAD, CRITICAL)],
+    ),
+    "an earlier owner knows of a higher one, of an older numbering": (
+        seen(
+            state=state(owner=replace(owner(), token=2, generation=1)),
+            drivers=(
+                driver(token=2),
+                driver("L0", process=OTHER, alive=False,
+                       pulse=Pulse(at(900), "running", token=1, watermark=70), token=1),
+            ),
+        ),
+        [],
+    ),
+    "a version was brought back over epochs": (
+        seen(undone=(Undone(12, 8, (stamp(4, 9), stamp(5, 10))),)),
+        [(Code.COMMIT_LOG_AHEAD, CRITICAL)],
+    ),
+    "a version was brought back, in which the query was released": (
+        seen(
+            state=state(3, folded_version=8, **RELEASED), watermark=mark(3), drivers=(),
+            undone=(Undone(12, 8, (stamp(4, 9), stamp(5, 10))),),
+        ),
+        [(Code.COMMIT_LOG_AHEAD, CRITICAL)],
+    ),
+    "the owner knows of a higher watermark, and versions are missing": (
+        seen(
+            drivers=(driver(pulse=Pulse(at(3), "running", token=1, watermark=7)),),
+            watermark=mark(missing=1), missing_versions=(11,), checkpoint=checkpoint(7, 7),
+        ),
+        [(Code.HISTORY_GAP, INFO)],
+    ),
+    "a version was brought back over epochs of an older numbering": (
+        seen(undone=(Undone(12, 8, (stamp(4, 9, generation=-1),)),)),
+        [],
+    ),
+    "the watermark jumped": (
+        seen(
+            state=state(99), watermark=mark(99),
+            contradictions=(Contradiction("", 99, 10, 5, 10),),
+        ),
+        [(Code.WATERMARK_JUMPED, CRITICAL)],
+    ),
+    "the watermark is ahead of the stamps, and Spark proves it": (
+        seen(
+            state=state(7), watermark=mark(7), checkpoint=checkpoint(7, 7),
+            contradictions=(Contradiction("", 7, 10, 5, 10),),
+        ),
+        [],
+    ),
+    # ------------------------------------------------------------------------------------- drivers
+    "gone": (
+        seen(drivers=(GONE,), health=Health(StreamState.DEAD, "gone")),
+        [(Code.DRIVER_GONE, ERROR)],
+    ),
+    "ended without a release": (
+        seen(drivers=(driver(alive=True, summary=summary(EndReason.STOPPED, released=False)),)),
+        [(Code.DRIVER_GONE, ERROR)],
+    ),
+    "said that it ended, and its process has not": (
+        seen(drivers=(driver(pulse=Pulse(at(3), "ended", token=None)),)),
+        [(Code.DRIVER_GONE, ERROR)],
+    ),
+    "silent, and out of sight": (
+        seen(drivers=(driver(alive=None, silent=300.0),), watermark=mark(committed_at=at(400))),
+        [(Code.DRIVER_GONE, ERROR)],
+    ),
+    "gone, and the next is there": (
+        seen(drivers=(driver("L2", process=OTHER, token=None), GONE)),
+        [(Code.DRIVER_GONE, INFO)],
+    ),
+    "two": (
+        seen(drivers=(driver("L2", process=OTHER, token=None), driver())),
+        [(Code.TWO_DRIVERS, ERROR)],
+    ),
+    "two by their heartbeats": (
+        seen(
+            drivers=(
+                driver("L2", process=OTHER, alive=None, token=None),
+                driver(alive=None),
+            )
+        ),
+        [(Code.TWO_DRIVERS, ERROR)],
+    ),
+    "two launches of one process": (seen(drivers=(driver("L2", token=None), driver())), []),
+    "the last has ended": (
+        seen(drivers=(driver("L2", process=OTHER), driver(summary=summary()))),
+        [(Code.DRIVER_GONE, INFO)],
+    ),
+    "unseen, and at work": (
+        seen(drivers=(ELSEWHERE,), health=Health(StreamState.RUNNING, "unseen")),
+        [(Code.DRIVER_UNSEEN, INFO)],
+    ),
+    "unseen, and nothing comes": (
+        seen(drivers=(ELSEWHERE,), watermark=mark(committed_at=at(900)), health=None),
+        [(Code.DRIVER_UNSEEN, WARNING)],
+    ),
+    "failed": (
+        seen(
+            state=state(**RELEASED), health=Health(StreamState.FAILED, "x"),
+            drivers=(driver(summary=FAILED, alive=False),),
+        ),
+        [(Code.QUERY_FAILED, ERROR)],
+    ),
+    "failed, and somebody has seen to it since": (
+        seen(
+            state=state(owner=replace(owner(OwnerState.RELEASED), time=at(1))),
+            health=Health(StreamState.STOPPED, "released"),
+            drivers=(driver(summary=FAILED, alive=False),),
+        ),
+        [],
+    ),
+    "fenced by another that goes on": (
+        seen(
+            drivers=(
+                driver("L2", process=OTHER, alive=False, token=None,
+                       summary=replace(FAILED, launch_id="L2", error="FencedError")),
+                driver(),
+            ),
+        ),
+        [],
+    ),
+    "died before it owned anything": (
+        seen(
+            state=state(**RELEASED), health=Health(StreamState.DEAD, "gone"),
+            drivers=(driver("L2", process=OTHER, alive=False, token=None), GONE),
+        ),
+        [(Code.DRIVER_GONE, ERROR)],
+    ),
+    "asked to stop for long": (
+        seen(state=state(stop_token=1, stop_note=StopNote(1, by="ann", time=at(90)))),
+        [(Code.STOP_PENDING, WARNING)],
+    ),
+    "asked to stop just now": (
+        seen(state=state(stop_token=1, stop_note=StopNote(1, by="ann", time=at(5)))),
+        [(Code.STOP_PENDING, INFO)],
+    ),
+    "asked to stop before it owns anything": (
+        seen(
+            state=state(stop_token=2, stop_note=StopNote(2, "L2", time=at(90)), **RELEASED),
+            drivers=(driver("L2", process=OTHER, token=None), driver(summary=summary())),
+        ),
+        [(Code.STOP_PENDING, WARNING)],
+    ),
+    "an old request for a driver that is no more": (
+        seen(
+            state=state(stop_token=1, stop_note=StopNote(1, time=at(900))), drivers=(GONE,),
+        ),
+        [(Code.DRIVER_GONE, ERROR)],
+    ),
+    # ------------------------------------------------------------------------------------ protocol
+    "another tool's": (
+        seen(
+            state=QueryState("q", 12, watermark=5), checkpoint=None, puzzle="not recorded",
+            drivers=(), health=None,
+        ),
+        [(Code.PROTOCOL_NEWER, ERROR)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_sight_has_its_findings(name: str) -> None:
+    evidence, expected = ROWS[name]
+    found = judge(evidence)
+    told = [(each.code, each.severity) for each in found if each.code is not Code.HEALTHY]
+    assert told == expected, [each.summary for each in found]
+    healthy = all(severity < Severity.WARNING for _, severity in expected)
+    assert (found[0].code is Code.HEALTHY) is healthy
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_each_finding_says_all_that_an_on_call_engineer_needs(name: str) -> None:
+    for each in judge(ROWS[name][0]):
+        assert each.query_id == "q"
+        assert each.evidence or each.code is Code.HEALTHY
+        assert each.summary.rstrip().endswith((".", "!")) or each.code is Code.QUERY_FAILED
+        assert "None" not in f"{each.summary} {each.cause} {each.command}"
+        assert each.severity < Severity.WARNING or (each.cause and each.command)
+        each.to_json()
+
+
+def test_every_code_of_a_stream_has_a_row() -> None:
+    told = {code for _, expected in ROWS.values() for code, _ in expected}
+    whole = {code for code in Code if code.value.startswith("LS4")} | {Code.HEALTHY}
+    assert told == set(Code) - whole

@@ -1,0 +1,332 @@
+"""LanceRecoveryCheckOperator on real datasets whose drivers are dead."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_provider_lance.operators.recovery import LanceRecoveryCheckOperator
+from airflow_provider_lance.streaming.epoch import OwnerState
+from airflow_provider_lance.streaming.process import ProcessIdentity
+from tests.support.maintenance import files
+from tests.support.wreck import ELSEWHERE, Wreck, whole
+
+from .conftest import SECRET, AddConnection, Shown, TaskInstance
+
+ORDERS = ["orders"]
+
+
+def run(ti: TaskInstance, uri: str, **changes: Any) -> dict[str, Any]:
+    arguments = {"task_id": "check", "uri": uri, "lance_conn_id": None}
+    context: Any = {"ti": ti}
+    return LanceRecoveryCheckOperator(**(arguments | changes)).execute(context)
+
+
+def codes(report: dict[str, Any]) -> list[str]:
+    return [each["code"] for each in report["findings"]]
+
+
+@pytest.fixture
+def wreck(tmp_path: Path) -> Wreck:
+    return Wreck(tmp_path)
+
+
+def test_a_healthy_stream_passes_and_nothing_is_changed(
+    wreck: Wreck, ti: TaskInstance, shown: Shown
+) -> None:
+    wreck.run(3, released=True)
+    before = files(wreck.uri)
+    report = run(ti, wreck.uri, heal=["watermark", "owner"], fail_on="warning")
+    assert json.loads(json.dumps(report)) == report, "fit for XCom"
+    assert codes(report) == ["LS000"]
+    assert report["healed"] == []
+    assert ti.xcoms["return_value"] == report
+    assert "healthy" in ti.xcoms["message"]
+    assert "LS000" in shown(), "the table is in the log"
+    assert files(wreck.uri) == before
+
+
+def test_a_finding_fails_the_task_with_what_to_type_and_the_report_is_there(
+    wreck: Wreck, ti: TaskInstance, shown: Shown
+) -> None:
+    wreck.run(3)
+    before = files(wreck.uri)
+    with pytest.raises(AirflowFailException) as failed:
+        run(ti, wreck.uri)
+    message = ti.xcoms["message"]
+    assert str(failed.value) == message
+    assert "LS102" in message
+    assert f"lance-stream release {wreck.uri} orders --yes" in message
+    assert "LS102" in codes(ti.xcoms["return_value"])
+    assert "LS102" in shown()
+    assert files(wreck.uri) == before, "nobody said that it may heal anything"
+
+
+@pytest.mark.parametrize("fail_on", ["critical", "CRITICAL ", "never"])
+def test_fails_only_from_the_severity_on(wreck: Wreck, ti: TaskInstance, fail_on: str) -> None:
+    wreck.run(3)
+    assert "LS102" in codes(run(ti, wreck.uri, fail_on=fail_on))
+
+
+def test_an_owner_proven_dead_is_released_and_the_stream_goes_on_exactly(
+    wreck: Wreck, ti: TaskInstance, shown: Shown
+) -> None:
+    wreck.run(3, unlogged=1)
+    report = run(ti, wreck.uri, heal=["owner"])
+    assert "LS102" not in codes(report)
+    assert "\nHealed: token 1 released by dag/stream/run" in ti.xcoms["message"]
+    [deed] = report["healed"]
+    assert (deed["what"], deed["queryId"], deed["outcome"]) == ("owner", "orders", "Healed")
+    assert "token 1 active, folded watermark -1" in deed["before"]
+    assert "token 2 released, folded watermark 2" in deed["after"]
+    text = shown()
+    assert deed["before"] in text
+    assert deed["after"] in text
+    assert wreck.owner.state is OwnerState.RELEASED
+    assert "dag/stream/run/-1#1" in wreck.owner.driver.run_id, "who released is on record"
+    wreck.run(2, released=True)
+    assert wreck.ids == whole(4)
+
+
+def test_heals_only_what_is_named(wreck: Wreck, ti: TaskInstance) -> None:
+    wreck.run(3)
+    with pytest.raises(AirflowFailException, match="LS102"):
+        run(ti, wreck.uri, heal=["watermark"])
+    assert (wreck.watermark, wreck.owner.state) == (2, OwnerState.ACTIVE)
+    assert [each["what"] for each in ti.xcoms["return_value"]["healed"]] == ["watermark"]
+    assert codes(run(ti, wreck.uri, heal=["owner"])) == ["LS000"]
+
+
+def test_a_driver_that_cannot_be_seen_is_never_released_without_asking(
+    wreck: Wreck, ti: TaskInstance
+) -> None:
+    wreck.run(3, process=ELSEWHERE)
+    run(ti, wreck.uri, heal=["watermark", "owner"], fail_on="never")
+    assert wreck.owner.state is OwnerState.ACTIVE
+
+
+def test_a_driver_that_lives_is_left_alone(wreck: Wreck, ti: TaskInstance) -> None:
+    wreck.run(3, process=ProcessIdentity.of(os.getpid()))
+    version = wreck.version
+    run(ti, wreck.uri, heal=["owner"])
+    release = {"epoch": 2, "proven_dead": True}
+    with pytest.raises(AirflowFailException, match="is alive"):
+        run(ti, wreck.uri, query_ids=ORDERS, release=release)
+    assert "Refused: SpecError: " in ti.xcoms["message"]
+    assert wreck.version == version
+
+
+def test_what_proves_unsafe_is_not_healed_and_says_why(
+    wreck: Wreck, ti: TaskInstance, shown: Shown
+) -> None:
+    wreck.run(3, unlogged=1)
+    wreck.clean_up()
+    version = wreck.version
+    with pytest.raises(AirflowFailException, match=r"LS205[\s\S]*\nNot healed: HistoryGapError"):
+        run(ti, wreck.uri, heal=["watermark", "owner"])
+    [deed] = ti.xcoms["return_value"]["healed"]
+    assert (deed["outcome"], deed["before"]) == ("Not healed", deed["after"])
+    assert "HistoryGapError" in deed["sentence"]
+    assert "Not healed: HistoryGapError" in shown()
+    assert wreck.version == version
+
+
+def test_nothing_is_healed_where_rows_are_lost(wreck: Wreck, ti: TaskInstance) -> None:
+    wreck.run(5)
+    lance.dataset(wreck.uri, version=4).restore()
+    version = wreck.version
+    with pytest.raises(AirflowFailException, match="LS204"):
+        run(ti, wreck.uri, heal=["watermark", "owner"])
+    assert ti.xcoms["return_value"]["healed"] == []
+    assert wreck.version == version
+
+
+class TestDecisions:
+    """What is done only because somebody said so, and named the epoch."""
+
+    def test_releases_a_driver_that_somebody_knows_to_be_dead(
+        self, wreck: Wreck, ti: TaskInstance
+    ) -> None:
+        wreck.run(3, process=ELSEWHERE)
+        told: Any = {"query_ids": ORDERS, "release": {"epoch": "2", "proven_dead": "true"}}
+        report = run(ti, wreck.uri, **told)
+        assert codes(report) == ["LS000"]
+        assert report["healed"][0]["what"] == "release"
+        wreck.run(1, released=True)
+        assert wreck.ids == whole(4)
+
+    def test_releases_a_driver_that_fell_silent_elsewhere(
+        self, wreck: Wreck, ti: TaskInstance
+    ) -> None:
+        wreck.run(3, process=ELSEWHERE, heartbeat_age=timedelta(hours=1))
+        with pytest.raises(AirflowFailException, match="LS102"):
+            run(ti, wreck.uri, heal=["owner"])
+        [found] = [e for e in ti.xcoms["return_value"]["findings"] if e["code"] == "LS102"]
+        assert found["evidence"]["proven"] is False
+        release = {"epoch": found["evidence"]["watermark"]}
+        with pytest.raises(
+            AirflowFailException, match="worker-9.* make sure that this process is gone"
+        ):
+            run(ti, wreck.uri, query_ids=ORDERS, release=release)
+        release["proven_dead"] = True
+        assert codes(run(ti, wreck.uri, query_ids=ORDERS, release=release)) == ["LS000"]
+
+    def test_a_decision_is_worth_nothing_once_the_query_has_gone_on(
+        self, wreck: Wreck, ti: TaskInstance
+    ) -> None:
+        wreck.run(3)
+        version = wreck.version
+        with pytest.raises(AirflowFailException, match="epoch watermark 2 now.*about epoch 1"):
+            run(ti, wreck.uri, query_ids=ORDERS, release={"epoch": 1, "proven_dead": True})
+        assert "LS102" in codes(ti.xcoms["return_value"]), "the report is told all the same"
+        assert wreck.version == version
+
+    @pytest.mark.parametrize("landed", [True, False])
+    def test_an_answer_for_the_epoch_in_doubt_leaves_every_row_once(
+        self, wreck: Wreck, ti: TaskInstance, landed: bool
+    ) -> None:
+        if landed:
+            wreck.run(3, unlogged=1)
+        else:
+            wreck.run(2)
+            wreck.plan(2)
+        wreck.clean_up()
+        gap = {"epoch": 2, "landed": landed}
+        report = run(ti, wreck.uri, query_ids=ORDERS, resolve_gap=gap)
+        assert "LS205" not in codes(report)
+        wreck.run(2, released=True)
+        assert wreck.ids == whole(4)
+
+    def test_only_the_epoch_in_doubt_can_be_answered_for(
+        self, wreck: Wreck, ti: TaskInstance
+    ) -> None:
+        wreck.run(3, unlogged=1)
+        wreck.clean_up()
+        version = wreck.version
+        with pytest.raises(AirflowFailException, match="epoch 7 .* not in doubt, epoch 2 is"):
+            run(ti, wreck.uri, query_ids=ORDERS, resolve_gap={"epoch": 7, "landed": True})
+        assert wreck.version == version
+
+    def test_another_checkpoint_begins_a_new_generation(
+        self, wreck: Wreck, ti: TaskInstance, tmp_path: Path
+    ) -> None:
+        wreck.run(3, released=True)
+        other = tmp_path / "checkpoints" / "other"
+        other.mkdir()
+        (other / "metadata").write_text('{"id": "id-of-other"}')
+        with pytest.raises(AirflowFailException, match="LS302"):
+            run(ti, wreck.uri, query_ids=ORDERS, checkpoint_location=str(other))
+        told = {"epoch": 2, "location": str(other)}
+        report = run(ti, wreck.uri, query_ids=ORDERS, resolve_checkpoint=told)
+        assert codes(report) == ["LS000"]
+        assert wreck.owner.generation == 1
+
+
+def test_all_queries_or_those_that_are_named(tmp_path: Path, ti: TaskInstance) -> None:
+    orders, refunds = (Wreck(tmp_path, query_id=name) for name in ("orders", "refunds"))
+    orders.run(1, released=True)
+    refunds.run(1)
+    assert codes(run(ti, orders.uri, query_ids=ORDERS)) == ["LS000"]
+    with pytest.raises(AirflowFailException, match="refunds"):
+        run(ti, orders.uri)
+    report = run(ti, orders.uri, heal=["owner"])
+    assert {each["queryId"] for each in report["statuses"]} == {"orders", "refunds"}
+
+
+def test_a_query_that_nobody_knows_is_refused_unless_its_checkpoint_is_named(
+    wreck: Wreck, ti: TaskInstance, tmp_path: Path
+) -> None:
+    wreck.run(1, released=True)
+    said = r"no trace of the queries \['order'\]; it knows \['orders'\]"
+    with pytest.raises(AirflowFailException, match=said):
+        run(ti, wreck.uri, query_ids=["order"])
+    anew = Wreck(tmp_path, "anew.lance")
+    place = str(wreck.checkpoint)
+    with pytest.raises(AirflowFailException, match="LS204"):
+        run(ti, anew.uri, query_ids=ORDERS, checkpoint_location=place)
+
+
+def test_tolerance_says_what_counts_as_trouble(wreck: Wreck, ti: TaskInstance) -> None:
+    wreck.run(3, released=True)
+    tight = {"small_fragments": 2, "stall": timedelta(minutes=15), "silence": 60}
+    assert codes(run(ti, wreck.uri, tolerance=tight)) == ["LS402", "LS000"]
+    with pytest.raises(AirflowFailException, match="LS402"):
+        run(ti, wreck.uri, tolerance=tight, fail_on="warning")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"heal": ["watermark", "gap"]}, r"unknown \['gap'\].*\['watermark', 'owner'\]"),
+        ({"heal": 3}, "heal must be a list of"),
+        ({"fail_on": "fatal"}, r"\['info', 'warning', 'error', 'critical', 'never'\].*'fatal'"),
+        ({"fail_on": None}, "fail_on must be one of"),
+        ({"tolerance": {"lag": 3}}, r"tolerance: unknown \['lag'\].*'stall'"),
+        ({"tolerance": {"stall": "soon"}}, "stall must be a number above 0, got 'soon'"),
+        ({"tolerance": {"versions": 0}}, "versions must be a number above 0"),
+        ({"tolerance": 5}, "tolerance must be a mapping"),
+        ({"query_ids": "orders"}, "query_ids must be a list"),
+        ({"release": {"epoch": 2}}, "release acts on one query.*query_ids"),
+        ({"query_ids": ["a", "b"], "release": {"epoch": 2}}, r"one query.*\['a', 'b'\]"),
+        ({"checkpoint_location": "/c"}, "checkpoint_location is the checkpoint of one query"),
+        ({"query_ids": ORDERS, "release": {}}, "release: epoch must be.*None"),
+        ({"query_ids": ORDERS, "release": {"epoch": "two"}}, "release: epoch must be.*'two'"),
+        ({"query_ids": ORDERS, "release": {"epoch": 2, "dead": 1}}, r"unknown \['dead'\]"),
+        ({"query_ids": ORDERS, "resolve_gap": {"epoch": 2}}, "landed must be True or False"),
+        ({"query_ids": ORDERS, "resolve_checkpoint": {"epoch": 2}}, "location must name"),
+        (
+            {"query_ids": ORDERS, "release": {"epoch": 2}, "resolve_gap": {"epoch": 2}},
+            "two decisions",
+        ),
+    ],
+)
+def test_bad_input_fails_without_a_retry_before_anything_is_touched(
+    wreck: Wreck, ti: TaskInstance, changes: dict[str, Any], said: str
+) -> None:
+    wreck.run(3)
+    before = files(wreck.uri)
+    with pytest.raises(AirflowFailException, match=f"SpecError: .*{said}"):
+        run(ti, wreck.uri, **{"heal": ["owner"], **changes})
+    assert files(wreck.uri) == before
+
+
+def test_a_dataset_that_is_not_there_fails_without_a_retry(
+    tmp_path: Path, ti: TaskInstance
+) -> None:
+    with pytest.raises(AirflowFailException, match=r"no Lance dataset at .*nothing\.lance"):
+        run(ti, str(tmp_path / "nothing.lance"))
+
+
+def test_commands_name_the_connection_and_no_secret_is_shown(
+    wreck: Wreck, tmp_path: Path, ti: TaskInstance, add_connection: AddConnection, shown: Shown
+) -> None:
+    wreck.run(3)
+    extra = {"base_uri": str(tmp_path), "storage_options": {"secret_access_key": SECRET}}
+    add_connection("lance_here", conn_type="lance", extra=extra)
+    with pytest.raises(AirflowFailException) as failed:
+        run(ti, "orders.lance", lance_conn_id="lance_here")
+    assert f"release {wreck.uri} orders --yes --conn-id lance_here" in str(failed.value)
+    report = run(ti, "orders.lance", lance_conn_id="lance_here", heal=["owner"])
+    assert SECRET not in json.dumps(report) + shown() + json.dumps(ti.xcoms) + str(failed.value)
+
+
+def test_the_link_to_the_dataset_is_there(wreck: Wreck, ti: TaskInstance) -> None:
+    wreck.run(1, released=True)
+    run(ti, wreck.uri)
+    assert str(ti.xcoms["lance_dataset"]).endswith("orders.lance")
+
+
+def test_a_dataset_that_no_stream_writes_is_checked_as_well(
+    tmp_path: Path, ti: TaskInstance
+) -> None:
+    uri = str(tmp_path / "plain.lance")
+    lance.write_dataset(lance.dataset(Wreck(tmp_path).uri).to_table(), uri)
+    report = run(ti, uri, fail_on="info")
+    assert report["statuses"] == []

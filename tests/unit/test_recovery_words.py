@@ -1,0 +1,130 @@
+"""What findings tell an on-call engineer: which command, whom to clear, what may be healed."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_lance.streaming.recovery.evidence import Tolerance
+from airflow_provider_lance.streaming.recovery.findings import Code, Finding, Heal
+from airflow_provider_lance.streaming.recovery.judge import judge, judge_unreadable
+from tests.support.recovery_sights import (
+    FAILED,
+    GONE,
+    OTHER,
+    RELEASED,
+    URI,
+    at,
+    checkpoint,
+    driver,
+    mark,
+    owner,
+    seen,
+    stamp,
+    state,
+)
+
+
+def only(code: Code, **changes: Any) -> Finding:
+    return next(each for each in judge(seen(**changes)) if each.code is code)
+
+
+def test_commands_are_ready_for_a_shell() -> None:
+    gone = only(Code.DRIVER_GONE, drivers=(GONE,), reach="--conn-id lance_default")
+    assert gone.command == (
+        "lance-stream release '/data/my table.lance' q --yes --conn-id lance_default"
+    )
+    assert shlex.split(gone.command)[2] == URI
+
+
+def test_a_checkpoint_that_was_named_is_named_again() -> None:
+    gone = only(Code.DRIVER_GONE, drivers=(GONE,), checkpoint_location="/copy of/cp")
+    assert gone.command.endswith("q --yes --checkpoint '/copy of/cp'")
+
+
+def test_an_owner_is_healed_only_if_its_driver_is_proven_dead() -> None:
+    assert only(Code.DRIVER_GONE, drivers=(GONE,)).heal is Heal.OWNER
+    silent = (driver(alive=None, silent=300.0),)
+    finding = only(Code.DRIVER_GONE, drivers=silent)
+    assert finding.heal is None
+    assert "--yes" not in finding.command
+    assert "cannot be proven" in finding.cause
+
+
+def test_where_rows_are_at_stake_nothing_is_healed_before_somebody_has_looked() -> None:
+    evidence = seen(drivers=(GONE,), checkpoint=checkpoint(3, 3), watermark=mark(5, stamp(5, 11)))
+    found = judge(replace(evidence, state=state(4)))
+    assert [each.code for each in found] == [
+        Code.CHECKPOINT_OLDER,
+        Code.DRIVER_GONE,
+        Code.WATERMARK_BEHIND,
+    ]
+    assert [each.heal for each in found] == [None, None, None]
+
+
+def test_an_epoch_to_skip_says_where_it_is() -> None:
+    skip = only(
+        Code.EPOCH_TO_SKIP,
+        state=state(**RELEASED),
+        drivers=(GONE,),
+        checkpoint=checkpoint(5, 4),
+    )
+    assert skip.evidence["epochVersion"] == 10
+
+
+def test_a_watermark_is_healed_only_where_its_driver_will_not_do_it() -> None:
+    behind = {"state": state(4), "watermark": mark(5, stamp(5, 11))}
+    assert only(Code.WATERMARK_BEHIND, **behind).heal is None
+    assert only(Code.WATERMARK_BEHIND, **behind, drivers=(GONE,)).heal is Heal.WATERMARK
+
+
+def test_a_gap_names_both_answers() -> None:
+    gap = only(
+        Code.HISTORY_GAP,
+        watermark=mark(missing=1),
+        missing_versions=(11,),
+        checkpoint=checkpoint(6),
+        drivers=(GONE,),
+    )
+    assert gap.evidence["inDoubt"] == 6
+    assert gap.evidence["ifCommitted"].endswith("q --epoch 6 --committed")
+    assert gap.evidence["ifMissing"].endswith("q --epoch 6 --missing")
+    assert gap.evidence["ifCommitted"].startswith("lance-stream resolve gap ")
+
+
+def test_of_two_drivers_the_owner_is_kept() -> None:
+    two = only(Code.TWO_DRIVERS, drivers=(driver("L2", process=OTHER, token=None), driver()))
+    assert two.command == "kill 200"
+    assert two.evidence["keep"]["launchId"] == "L1"
+
+
+def test_who_launched_a_stream_is_to_be_cleared() -> None:
+    by = owner(launched_by="my_dag/flights/manual__2026-01-01T00:00:00/3#2")
+    gone = only(Code.DRIVER_GONE, drivers=(GONE,), state=state(owner=by))
+    assert (
+        "clear task flights of DAG my_dag, run manual__2026-01-01T00:00:00, map index 3"
+        in gone.cause
+    )
+
+
+def test_a_transient_failure_is_told_from_a_terminal_one() -> None:
+    released = state(**RELEASED)
+    ended = driver(summary=replace(FAILED, error="StorageUnavailableError"), alive=False)
+    transient = only(Code.QUERY_FAILED, state=released, drivers=(ended,))
+    assert (transient.evidence["terminal"], transient.cause[:9]) == (False, "Transient")
+    ended = driver(summary=FAILED, alive=False)
+    terminal = only(Code.QUERY_FAILED, state=released, drivers=(ended,))
+    assert (terminal.evidence["terminal"], terminal.cause[:8]) == (True, "Terminal")
+    assert terminal.summary.endswith("SchemaMismatchError: column x")
+
+
+def test_what_is_tolerated_can_be_said() -> None:
+    evidence = seen(checkpoint=checkpoint(6, planned_at=at(50)))
+    assert judge(evidence, Tolerance(stall=40))[0].code is Code.STALLED
+
+
+def test_a_query_that_cannot_be_read_is_a_finding() -> None:
+    finding = judge_unreadable("q", ValueError("protocol 2"), 7)
+    assert finding.code is Code.PROTOCOL_NEWER
+    assert "protocol 2" in finding.summary

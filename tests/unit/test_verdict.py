@@ -1,0 +1,157 @@
+"""From a stream's health to what its task does next."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from airflow_provider_lance.launch.order import HOST_SHUTDOWN
+from airflow_provider_lance.streaming.health import Health, StreamState
+from airflow_provider_lance.streaming.report import EndReason
+from airflow_provider_lance.streaming.restarts import RestartPolicy, Restarts
+from airflow_provider_lance.triggers.verdict import Action, Verdict, judge
+from tests.support.supervised import EARLIER_TRY, ME, summary
+
+S = StreamState
+POLICY = RestartPolicy(most=2, first=10, longest=40, healthy=600)
+DEAD = Health(S.DEAD, "gone", restartable=True)
+SPENT = Restarts(total=7, fruitless=2, step=2, watermark=4)
+
+
+def verdict(health: Health, **changes: Any) -> Verdict | None:
+    arguments: dict[str, Any] = {
+        "me": ME,
+        "restarts": Restarts(),
+        "policy": POLICY,
+        "watermark": 4,
+        "lived": 30.0,
+    }
+    return judge(health, **(arguments | changes))
+
+
+@pytest.mark.parametrize("state", [S.STARTING, S.RUNNING, S.IDLE, S.STOPPING])
+def test_a_stream_that_goes_on_is_left_alone(state: StreamState) -> None:
+    assert verdict(Health(state, "all is well")) is None
+
+
+@pytest.mark.parametrize(
+    "health",
+    [
+        Health(S.FINISHED, "read all"),
+        Health(S.FENCED, "another owns it"),
+        Health(S.FAILED, "SpecError: no such source"),
+    ],
+)
+def test_a_stream_that_is_over_ends_the_task(health: Health) -> None:
+    ended = {"reason": "finished"}
+    found = verdict(health, ended=ended)
+    assert found
+    assert (found.action, found.state, found.reason) == (Action.END, health.state, health.reason)
+    assert (found.restartable, found.asked_by, found.ended) == (False, None, ended)
+    assert (found.delay, found.timed_out) == (0.0, False)
+
+
+@pytest.mark.parametrize("state", [S.DEAD, S.STALLED, S.FAILED])
+def test_a_lost_driver_is_replaced_after_a_wait(state: StreamState) -> None:
+    found = verdict(Health(state, "lost", restartable=True), restarts=Restarts(step=1, total=1))
+    assert found
+    assert (found.action, found.state, found.restartable) == (Action.RESTART, state, True)
+    assert 10 <= found.delay <= 20, "the second wait"
+    assert found.restarts == Restarts(total=2, fruitless=1, step=2, watermark=4)
+
+
+def test_a_lost_driver_is_not_replaced_for_ever() -> None:
+    found = verdict(DEAD, restarts=SPENT)
+    assert found
+    assert (found.action, found.state, found.restartable) == (Action.END, S.DEAD, True)
+    assert found.reason == "gone; not restarted again: 2 restarts without progress"
+    assert found.restarts == SPENT
+
+
+@pytest.mark.parametrize("changes", [{"watermark": 5}, {"lived": 600.0}])
+def test_progress_gives_it_more_lives(changes: dict[str, Any]) -> None:
+    found = verdict(DEAD, restarts=SPENT, **changes)
+    assert found
+    assert found.action is Action.RESTART
+    assert (found.restarts.total, found.restarts.fruitless) == (8, 1)
+
+
+def test_restarts_may_be_forbidden() -> None:
+    found = verdict(DEAD, policy=RestartPolicy(most=0))
+    assert found
+    assert (found.action, found.reason) == (Action.END, "gone"), "nothing was restarted, nor said"
+    assert found.restartable
+
+
+@pytest.mark.parametrize(
+    ("asked_by", "me"),
+    [(EARLIER_TRY, ME), (ME.replace("#2", "#9"), ME.replace("#2", "#10"))],
+    ids=["the try before", "by number, not by letter"],
+)
+@pytest.mark.parametrize("state", [S.STOPPED, S.STALLED])
+def test_an_earlier_try_asked_for_its_successor(asked_by: str, me: str, state: StreamState) -> None:
+    for policy in (POLICY, RestartPolicy(most=0)):
+        found = verdict(
+            Health(state, "asked to", asked_by=asked_by),
+            me=me,
+            restarts=SPENT,
+            policy=policy,
+            lived=9e9,
+        )
+        assert found
+        assert (found.action, found.state) == (Action.RESTART, state)
+        assert found.delay == 0.0, "at once"
+        assert found.restarts == SPENT, "and uncounted"
+
+
+@pytest.mark.parametrize("asked_by", [HOST_SHUTDOWN, f"{HOST_SHUTDOWN} worker-1"])
+@pytest.mark.parametrize("state", [S.STOPPED, S.STALLED])
+def test_the_shutdown_of_a_host_is_a_loss_like_any_other(asked_by: str, state: StreamState) -> None:
+    health = Health(state, "asked to", asked_by=asked_by)
+    found = verdict(health, ended={"reason": "stopped"})
+    assert found
+    assert (found.action, found.state, found.ended) == (Action.RESTART, S.DEAD, None)
+    assert 5 <= found.delay <= 10
+    assert found.restarts == Restarts(total=1, fruitless=1, step=1, watermark=4)
+    for further in ({"restarts": SPENT}, {"policy": RestartPolicy(most=0)}):
+        found = verdict(health, ended={"reason": "stopped"}, **further)
+        assert found
+        assert (found.action, found.state, found.restartable) == (Action.END, S.DEAD, True)
+        assert (found.asked_by, found.ended) == (None, None), "Airflow's retry takes over"
+
+
+@pytest.mark.parametrize(
+    "asked_by",
+    [
+        ME,
+        ME.replace("#2", "#3"),
+        ME.replace("#2", "#12"),
+        "",
+        "somebody",
+        "dag/stream/other/-1#1",
+        "dag/stream/run/0#1",
+        "dag/other/run/-1#1",
+        f"somebody's {HOST_SHUTDOWN}",
+    ],
+)
+@pytest.mark.parametrize("state", [S.STOPPED, S.STALLED, S.DEAD])
+def test_somebody_wanted_its_end(asked_by: str, state: StreamState) -> None:
+    ended = summary(EndReason.STOPPED).to_json()
+    found = verdict(Health(state, "asked to", asked_by=asked_by), ended=ended)
+    assert found
+    assert (found.action, found.state) == (Action.END, S.STOPPED), "whatever became of it since"
+    assert (found.asked_by, found.restartable, found.ended) == (asked_by, False, ended)
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        Verdict(Action.RESTART, S.DEAD, "gone", True, delay=7.5, restarts=SPENT),
+        Verdict(Action.END, S.STOPPED, "asked", asked_by="", ended=summary().to_json()),
+        Verdict(Action.END, S.STOPPING, "timed out", timed_out=True),
+    ],
+)
+def test_travels_as_json(found: Verdict) -> None:
+    assert Verdict.from_json(json.loads(json.dumps(found.to_json()))) == found
