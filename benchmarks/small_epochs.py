@@ -20,7 +20,8 @@ import lance
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_provider_lance.spark.tuning import spare_size_checks
-from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask, gather
+from airflow_provider_lance.spark.gathering import gather
+from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
 from benchmarks.throughput import DDL, make_input, session
 
 SIZES = (500, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)

@@ -16,12 +16,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_seconds
+from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.handover import wait_for_end
 from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.totals import EpochReport, Totals
 from airflow_provider_lance.spark.tuning import spare_size_checks
-from airflow_provider_lance.spark.writer import DELETE_FLAG, MESSAGE_SCHEMA, WriteTask, gather
+from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.decision import Decision
@@ -88,7 +89,7 @@ class LanceSink:
         self._compaction = AutoCompaction(self.options.auto_compact_every, self.options.query_id)
         self._schema: pa.Schema | None = None
         self._as_is = False
-        self._run_id: str | None = None
+        self._writer: EpochWriter | None = None
         self._closed = threading.Event()
         self._turn = threading.Lock()
 
@@ -219,10 +220,10 @@ class LanceSink:
 
     def _run(self, df: DataFrame, epoch_id: int) -> EpochReport:
         committer = self.committer or self._prepare(df, streaming=False)
-        if self._run_id is None:
+        if self._writer is None:
             driver = self._driver(df.sparkSession)
             committer.identify(driver)
-            self._run_id = driver.run_id
+            self._writer = EpochWriter(self._task(driver.run_id))
             spare_size_checks(df)
         decision = committer.decide(epoch_id)
         if decision is Decision.FULL_COMMIT:
@@ -236,10 +237,9 @@ class LanceSink:
 
     def _write_and_commit(self, df: DataFrame, epoch_id: int, committer: Committer) -> EpochReport:
         started_at, began = utc_now(), time.perf_counter()
-        task = self._task()
         port: Any = committer.port
-        messages = self._projected(df).mapInArrow(task, MESSAGE_SCHEMA).collect()
-        written = gather(messages, task, port.dataset)
+        assert self._writer is not None
+        written = self._writer.write(self._projected(df), port.dataset)
         write_ms = (time.perf_counter() - began) * 1000
         mode = self.options.commit_mode
         replaces = mode is OutputMode.COMPLETE and port.dataset.get_fragments()
@@ -274,13 +274,12 @@ class LanceSink:
             version=result.version,
         )
 
-    def _task(self) -> WriteTask:
+    def _task(self, run_id: str) -> WriteTask:
         assert self._schema is not None
-        assert self._run_id is not None
         options = self.options
         return WriteTask(
             uri=options.uri,
-            run_id=self._run_id,
+            run_id=run_id,
             schema=self._schema,
             small_epoch_rows=options.small_epoch_rows,
             target_rows_per_fragment=options.target_rows_per_fragment,

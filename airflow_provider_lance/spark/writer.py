@@ -1,4 +1,4 @@
-"""Rows become fragments: on the executors when there are many, gathered into one when few.
+"""What a task does with its partition: it writes fragments, or sends few rows to the driver.
 
 Each task counts its rows as they pass. A partition of a small epoch sends its rows to the driver,
 which writes them together: one fragment in place of one per task. A larger partition is written
@@ -20,7 +20,7 @@ from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.spark.schema import conform
 from airflow_provider_lance.streaming.dataset import open_dataset
 
-__all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "Gathered", "WriteTask", "gather"]
+__all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]
 
 DELETE_FLAG = "__lance_delete"
 """The boolean column that `deleteWhen` is evaluated into; it never reaches the dataset."""
@@ -174,74 +174,3 @@ def _to_ipc(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return bytes(sink.getvalue())
-
-
-def _from_ipc(content: bytes) -> pa.Table:
-    return pa.ipc.open_stream(content).read_all()
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """An epoch, written: its fragments, and the keys of an upsert."""
-
-    fragments: list[Any]
-    keys: pa.Table | None
-    rows: int
-    deletes: int
-    bytes: int
-
-
-def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> Gathered:
-    """Put the tasks' messages together on the driver; write what the small partitions sent.
-
-    :raises RowsRefusedError: a value does not fit, or a merge key is null or there twice.
-    """
-    from lance.fragment import FragmentMetadata
-
-    fragments: list[Any] = []
-    keys: list[pa.Table] = []
-    small: list[pa.Table] = []
-    rows = deletes = size = 0
-    for message in messages:
-        rows += message.rows
-        if message.refusal is not None:
-            raise RowsRefusedError(message.refusal)
-        if message.data is not None:
-            small.append(_from_ipc(message.data))
-            continue
-        deletes, size = deletes + message.deletes, size + message.bytes
-        fragments += [
-            FragmentMetadata.from_json(json.dumps(each)) for each in json.loads(message.fragments)
-        ]
-        if message.keys is not None:
-            keys.append(_from_ipc(message.keys))
-    if small:
-        added, small_keys, small_deletes = task.split(pa.concat_tables(small))
-        deletes, size = deletes + small_deletes, size + added.nbytes
-        if small_keys is not None:
-            keys.append(small_keys)
-        if added.num_rows:
-            fragments += task.write(added.to_reader(), dataset)
-    all_keys = pa.concat_tables(keys) if keys else None
-    if all_keys is not None:
-        _refuse_unusable_keys(all_keys)
-    return Gathered(fragments, all_keys, rows, deletes, size)
-
-
-def _refuse_unusable_keys(keys: pa.Table) -> None:
-    names = keys.column_names
-    if nulls := [name for name in names if keys.column(name).null_count]:
-        raise RowsRefusedError(
-            f"merge key {nulls} is null in some rows: a null matches no row, so they would be "
-            "added again by every change. Filter them in sql; nothing of this epoch was committed"
-        )
-    counts = keys.group_by(names).aggregate([([], "count_all")])
-    repeated = counts.filter(pc.greater(counts.column("count_all"), 1))
-    if repeated.num_rows:
-        example = {name: repeated.column(name)[0].as_py() for name in names}
-        raise RowsRefusedError(
-            f"{repeated.num_rows} merge keys are in this epoch more than once, for example "
-            f"{example}: which row is the newest cannot be known here. Reduce them in sql, for "
-            "example with max_by(struct(*), …) GROUP BY the keys; nothing of this epoch was "
-            "committed"
-        )

@@ -15,7 +15,8 @@ import pytest
 
 from airflow_provider_lance.exceptions import DatasetNotFoundError, RowsRefusedError
 from airflow_provider_lance.spark import writer
-from airflow_provider_lance.spark.writer import DELETE_FLAG, Gathered, WriteTask, gather
+from airflow_provider_lance.spark.gathering import Gathered, gather
+from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.port import Append
 

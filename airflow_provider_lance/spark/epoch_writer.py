@@ -1,0 +1,80 @@
+"""An epoch's rows into fragments: small ones straight through the driver, others by executors."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from airflow_provider_lance.spark.forecast import Forecast, Size
+from airflow_provider_lance.spark.gathering import Gathered, gather, gather_rows
+from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
+
+__all__ = ["EpochWriter"]
+
+log = logging.getLogger(__name__)
+
+_DIRECT_BYTES = 8 * 1024 * 1024
+"""What an epoch may be expected to hold in memory and still be collected by the driver."""
+
+_UNKNOWN_BYTES = 2**60
+"""Spark's statistics say at least so much where a source, Kafka for one, tells no size."""
+
+
+class EpochWriter:
+    """Writes a run's epochs, each as uncommitted fragments.
+
+    An epoch that is expected to be small is collected as Arrow by the driver and written there:
+    that spares planning a Python function, the way through a Python worker, and the messages, two
+    thirds of what a small epoch costs above Spark's own work. The first two epochs of a run, and
+    all that may be large, are written by the executors: a driver that a misjudged epoch has killed
+    makes progress after its restart. Beyond ``spark.driver.maxResultSize`` Spark refuses to
+    collect; the executors then write the epoch after all.
+    """
+
+    def __init__(self, task: WriteTask) -> None:
+        self.task = task
+        self._forecast = Forecast()
+
+    def write(self, df: DataFrame, dataset: Any) -> Gathered:
+        """Write one epoch.
+
+        :param df: the micro-batch, with the columns that the task's ``split`` takes.
+        :param dataset: a handle of the dataset.
+        :raises RowsRefusedError: a value does not fit, or a merge key is null or there twice.
+        """
+        began = time.monotonic()
+        written = self._directly(df, dataset, began) or self._on_executors(df, dataset)
+        self._forecast.note(began, Size(written.rows, written.bytes))
+        return written
+
+    def _directly(self, df: DataFrame, dataset: Any, began: float) -> Gathered | None:
+        expected = self._forecast.at(began)
+        if expected is None or not self._is_small(expected) or _planned_bytes(df) > _DIRECT_BYTES:
+            return None
+        try:
+            rows = df.toArrow()
+        except (Py4JJavaError, PySparkException) as error:
+            if "spark.driver.maxResultSize" not in str(error):
+                raise
+            log.warning("Larger than expected, written by executors. expected=%s", expected)
+            return None
+        return gather_rows(rows, self.task, dataset)
+
+    def _is_small(self, expected: Size) -> bool:
+        return expected.rows <= self.task.small_epoch_rows and expected.bytes <= _DIRECT_BYTES
+
+    def _on_executors(self, df: DataFrame, dataset: Any) -> Gathered:
+        messages = df.mapInArrow(self.task, MESSAGE_SCHEMA).collect()
+        return gather(messages, self.task, dataset)
+
+
+def _planned_bytes(df: DataFrame) -> int:
+    """Return what Spark plans to read, 0 where the source tells nothing."""
+    plan: Any = df._jdf
+    size = int(plan.queryExecution().optimizedPlan().stats().sizeInBytes())
+    return 0 if size >= _UNKNOWN_BYTES else size

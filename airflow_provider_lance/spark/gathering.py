@@ -1,0 +1,102 @@
+"""What the driver makes of an epoch's rows: one list of fragments, and the keys of an upsert."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_provider_lance.exceptions import RowsRefusedError
+from airflow_provider_lance.spark.writer import WriteTask
+
+__all__ = ["Gathered", "gather", "gather_rows"]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """An epoch, written: its fragments, and the keys of an upsert."""
+
+    fragments: list[Any]
+    keys: pa.Table | None
+    rows: int
+    deletes: int
+    bytes: int
+
+
+def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> Gathered:
+    """Put the tasks' messages together on the driver; write what the small partitions sent.
+
+    :raises RowsRefusedError: a value does not fit, or a merge key is null or there twice.
+    """
+    from lance.fragment import FragmentMetadata
+
+    fragments: list[Any] = []
+    keys: list[pa.Table] = []
+    small: list[pa.Table] = []
+    rows = deletes = size = 0
+    for message in messages:
+        rows += message.rows
+        if message.refusal is not None:
+            raise RowsRefusedError(message.refusal)
+        if message.data is not None:
+            small.append(_from_ipc(message.data))
+            continue
+        deletes, size = deletes + message.deletes, size + message.bytes
+        fragments += [
+            FragmentMetadata.from_json(json.dumps(each)) for each in json.loads(message.fragments)
+        ]
+        if message.keys is not None:
+            keys.append(_from_ipc(message.keys))
+    if small:
+        rest = _write_here(pa.concat_tables(small), task, dataset)
+        fragments += rest.fragments
+        deletes, size = deletes + rest.deletes, size + rest.bytes
+        keys += [rest.keys] if rest.keys is not None else []
+    all_keys = pa.concat_tables(keys) if keys else None
+    _refuse_unusable_keys(all_keys)
+    return Gathered(fragments, all_keys, rows, deletes, size)
+
+
+def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> Gathered:
+    """Write an epoch that is on the driver as a whole.
+
+    :raises RowsRefusedError: as :func:`gather` does.
+    """
+    written = _write_here(rows, task, dataset)
+    _refuse_unusable_keys(written.keys)
+    return written
+
+
+def _write_here(rows: pa.Table, task: WriteTask, dataset: Any) -> Gathered:
+    added, keys, deletes = task.split(rows)
+    fragments = task.write(added.to_reader(), dataset) if added.num_rows else []
+    return Gathered(fragments, keys, rows.num_rows, deletes, added.nbytes)
+
+
+def _from_ipc(content: bytes) -> pa.Table:
+    return pa.ipc.open_stream(content).read_all()
+
+
+def _refuse_unusable_keys(keys: pa.Table | None) -> None:
+    if keys is None:
+        return
+    names = keys.column_names
+    if nulls := [name for name in names if keys.column(name).null_count]:
+        raise RowsRefusedError(
+            f"merge key {nulls} is null in some rows: a null matches no row, so they would be "
+            "added again by every change. Filter them in sql; nothing of this epoch was committed"
+        )
+    counts = keys.group_by(names).aggregate([([], "count_all")])
+    repeated = counts.filter(pc.greater(counts.column("count_all"), 1))
+    if repeated.num_rows:
+        example = {name: repeated.column(name)[0].as_py() for name in names}
+        raise RowsRefusedError(
+            f"{repeated.num_rows} merge keys are in this epoch more than once, for example "
+            f"{example}: which row is the newest cannot be known here. Reduce them in sql, for "
+            "example with max_by(struct(*), …) GROUP BY the keys; nothing of this epoch was "
+            "committed"
+        )

@@ -1,0 +1,225 @@
+"""Which way an epoch's rows go, and that both ways store the same."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_provider_lance.exceptions import RowsRefusedError
+from airflow_provider_lance.spark.epoch_writer import EpochWriter
+from airflow_provider_lance.spark.gathering import Gathered
+from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
+from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.streaming.port import Append
+from tests.support.sparkstream import Stream, orders
+
+SMALL = 1000
+
+
+class Writer(EpochWriter):
+    """Notes how often the executors wrote."""
+
+    on_executors = 0
+
+    def _on_executors(self, df: DataFrame, dataset: Any) -> Gathered:
+        self.on_executors += 1
+        return super()._on_executors(df, dataset)
+
+
+def writer(path: Path, schema: pa.Schema, **task: Any) -> Writer:
+    uri = str(path / "t.lance")
+    lance.write_dataset(schema.empty_table(), uri)
+    values = {"small_epoch_rows": SMALL, "target_rows_per_fragment": 1_000_000, **task}
+    return Writer(WriteTask(uri=uri, run_id="run", schema=schema, **values))
+
+
+def write(to: EpochWriter, df: DataFrame) -> Gathered:
+    return to.write(df, lance.dataset(to.task.uri))
+
+
+def stored(to: EpochWriter, written: Gathered) -> pa.Table:
+    """Commit an epoch and return what a reader sees of it alone."""
+    port = open_dataset(to.task.uri)
+    before = len(port.dataset.get_fragments())
+    port = port.commit(Append(written.fragments))
+    news = port.dataset.get_fragments()[before:]
+    return port.dataset.scanner(fragments=news).to_table()
+
+
+def warmed(to: Writer, df: DataFrame) -> Writer:
+    """Write two epochs, so that the next is expected to be like them."""
+    write(to, df)
+    write(to, df)
+    assert to.on_executors == 2
+    return to
+
+
+def test_small_epochs_go_straight_from_the_third_on(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.createDataFrame(orders(0, 100)).repartition(3)
+    to = warmed(writer(tmp_path, orders(0, 1).schema), df)
+    written = write(to, df)
+    assert to.on_executors == 2
+    assert (written.rows, written.deletes, len(written.fragments)) == (100, 0, 1)
+    assert stored(to, written).sort_by("id").equals(orders(0, 100))
+
+
+def test_none_goes_straight_when_all_are_for_executors(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.createDataFrame(orders(0, 10))
+    to = warmed(writer(tmp_path, orders(0, 1).schema, small_epoch_rows=0), df)
+    write(to, df)
+    assert to.on_executors == 3
+
+
+def test_after_a_large_epoch_the_executors_write(spark: SparkSession, tmp_path: Path) -> None:
+    small, large = (spark.createDataFrame(orders(0, n)) for n in (10, SMALL + 1))
+    to = warmed(writer(tmp_path, orders(0, 1).schema), small)
+    assert write(to, large).rows == SMALL + 1, "nobody could expect it"
+    assert to.on_executors == 2
+    write(to, small)
+    assert to.on_executors == 3
+    write(to, small)
+    assert to.on_executors == 3
+
+
+def test_what_spark_plans_to_read_is_heeded(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    df = spark.createDataFrame(orders(0, 100))
+    to = warmed(writer(tmp_path, orders(0, 1).schema), df)
+    monkeypatch.setattr("airflow_provider_lance.spark.epoch_writer._DIRECT_BYTES", 50 * 100)
+    spark.createDataFrame(orders(0, 10_000)).write.parquet(str(tmp_path / "files"))
+    write(to, spark.read.schema(df.schema).parquet(str(tmp_path / "files")).limit(10))
+    assert to.on_executors == 3
+
+
+@contextmanager
+def result_size(spark: SparkSession, limit: str) -> Iterator[None]:
+    """Set what tasks may send to the driver; Spark reads it anew for each job."""
+    name = "spark.driver.maxResultSize"
+    conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[attr-defined]
+    before = conf.get(name, "1g")
+    conf.set(name, limit)
+    try:
+        yield
+    finally:
+        conf.set(name, before)
+
+
+def test_what_the_driver_may_not_collect_is_written_by_executors(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    to = warmed(writer(tmp_path, orders(0, 1).schema), spark.createDataFrame(orders(0, 10)))
+    large = spark.createDataFrame(orders(0, 30_000)).repartition(2)
+    with result_size(spark, "200k"):
+        written = write(to, large)
+    assert to.on_executors == 3
+    assert stored(to, written).sort_by("id").equals(orders(0, 30_000))
+
+
+def test_another_error_of_spark_is_not_taken_for_it(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.createDataFrame(orders(0, 10))
+    to = warmed(writer(tmp_path, orders(0, 1).schema), df)
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        write(to, df.selectExpr("id", "grp", "amount / (id - id) AS amount"))
+    assert to.on_executors == 2
+
+
+EVERYTHING = """
+    id BIGINT, tiny TINYINT, real FLOAT, flag BOOLEAN, price DECIMAL(12, 3), day DATE,
+    at TIMESTAMP, wall TIMESTAMP_NTZ, raw BINARY, vector ARRAY<DOUBLE>,
+    nested STRUCT<a: BIGINT, b: ARRAY<STRING>>, tags MAP<STRING, BIGINT>
+"""
+STORED = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("tiny", pa.int8()),
+        ("real", pa.float32()),
+        ("flag", pa.bool_()),
+        ("price", pa.decimal128(12, 3)),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("wall", pa.timestamp("us")),
+        ("raw", pa.binary()),
+        ("vector", pa.list_(pa.float32(), 2)),
+        ("nested", pa.struct([("a", pa.int64()), ("b", pa.list_(pa.string()))])),
+    ]
+)
+
+
+def test_both_ways_store_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    moment = dt.datetime(2026, 3, 29, 1, 30, 0, 123456)
+    row = (
+        1,
+        -5,
+        0.25,
+        True,
+        Decimal("12345.678"),
+        dt.date(1960, 2, 29),
+        moment.replace(tzinfo=ZoneInfo("Asia/Tokyo")),
+        moment,
+        b"\x00\xff",
+        [1.5, -2.5],
+        (7, ["x", None]),
+        {"k": 1},
+    )
+    empty = (2, *[None] * 11)
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        df = spark.createDataFrame([row, empty], EVERYTHING).drop("tags").coalesce(1)
+        to = writer(tmp_path, STORED)
+        by_executors = stored(to, write(to, df))
+        write(to, df)
+        direct = stored(to, write(to, df))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert to.on_executors == 2
+    assert direct.equals(by_executors)
+    assert direct.schema == STORED
+    assert direct.column("at")[0].as_py() == row[6]
+    assert direct.column("wall")[0].as_py() == moment
+
+
+def test_a_direct_upsert_has_its_keys_and_deletes(spark: SparkSession, tmp_path: Path) -> None:
+    schema = orders(0, 1).schema
+    df = spark.createDataFrame(orders(0, 10))
+    flagged = df.selectExpr("*", f"id % 5 = 0 AS {DELETE_FLAG}").coalesce(1)
+    to = warmed(writer(tmp_path, schema, merge_keys=("id",), flagged=True), flagged)
+    written = write(to, flagged)
+    assert to.on_executors == 2
+    assert (written.rows, written.deletes) == (10, 2)
+    assert written.keys is not None
+    assert sorted(written.keys.column("id").to_pylist()) == list(range(10))
+    assert sorted(stored(to, written).column("id").to_pylist()) == [1, 2, 3, 4, 6, 7, 8, 9]
+
+
+def test_a_direct_epoch_is_refused_like_any_other(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.createDataFrame(orders(0, 10)).coalesce(1)
+    to = warmed(writer(tmp_path, orders(0, 1).schema, merge_keys=("id",)), df)
+    with pytest.raises(RowsRefusedError, match="more than once"):
+        write(to, df.union(df))
+    assert to.on_executors == 2
+
+
+def test_a_stream_that_goes_straight_is_exact(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path)
+    stream.create()
+    for n in range(5):
+        stream.add(orders(n * 100, 100))
+    stream.run()
+    stream.forget_last_commit()
+    stream.add(orders(500, 100))
+    stream.run()
+    assert Counter(stream.table().column("id").to_pylist()) == Counter(range(600))
+    assert [stamp.rows for stamp in stream.epochs()] == [100] * 6

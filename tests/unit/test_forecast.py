@@ -1,0 +1,38 @@
+"""What is expected of an epoch, from the ones before it."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_lance.spark.forecast import Forecast, Size
+
+
+def test_nothing_is_expected_of_a_runs_first_two_epochs() -> None:
+    forecast = Forecast()
+    assert forecast.at(10.0) is None
+    forecast.note(10.0, Size(100, 1000))
+    assert forecast.at(11.0) is None
+    forecast.note(11.0, Size(100, 1000))
+    assert forecast.at(12.0) == Size(100, 1000)
+
+
+@pytest.mark.parametrize(
+    ("now", "expected"),
+    [
+        (25.0, Size(200, 2000)),  # sooner than usual: no less than the last
+        (30.0, Size(200, 2000)),
+        (120.0, Size(2000, 20_000)),  # ten times later: a backlog
+    ],
+)
+def test_what_came_per_second_is_expected_for_the_seconds_since(now: float, expected: Size) -> None:
+    forecast = Forecast()
+    forecast.note(10.0, Size(100_000, 1))
+    forecast.note(20.0, Size(200, 2000))
+    assert forecast.at(now) == expected
+
+
+def test_two_epochs_of_one_moment_tell_nothing() -> None:
+    forecast = Forecast()
+    forecast.note(10.0, Size(100, 1000))
+    forecast.note(10.0, Size(100, 1000))
+    assert forecast.at(11.0) is None
