@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 from airflow_provider_lance.spark.forecast import Forecast, Size
 from airflow_provider_lance.spark.gathering import Gathered, gather, gather_rows
+from airflow_provider_lance.spark.tuning import BatchRows
 from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
 
 __all__ = ["EpochWriter"]
@@ -39,6 +40,7 @@ class EpochWriter:
     def __init__(self, task: WriteTask) -> None:
         self.task = task
         self._forecast = Forecast()
+        self._batch_rows = BatchRows()
 
     def write(self, df: DataFrame, dataset: Any) -> Gathered:
         """Write one epoch.
@@ -69,6 +71,8 @@ class EpochWriter:
         return expected.rows <= self.task.small_epoch_rows and expected.bytes <= _DIRECT_BYTES
 
     def _on_executors(self, df: DataFrame, dataset: Any) -> Gathered:
+        if (last := self._forecast.last) and last.rows:
+            self._batch_rows.fit(df, last.bytes / last.rows)
         messages = df.mapInArrow(self.task, MESSAGE_SCHEMA).collect()
         return gather(messages, self.task, dataset)
 

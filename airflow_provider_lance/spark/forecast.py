@@ -23,18 +23,19 @@ class Forecast:
     """
 
     def __init__(self) -> None:
-        self._last: tuple[float, Size] | None = None
+        self.last: Size | None = None
+        """How much the epoch before was; ``None`` before a run's first."""
+        self._began = 0.0
         self._seconds: float | None = None
 
     def note(self, began: float, size: Size) -> None:
         """Take note of an epoch's size, and when it began in seconds of a monotonic clock."""
-        self._seconds = began - self._last[0] if self._last else None
-        self._last = (began, size)
+        self._seconds = began - self._began if self.last else None
+        self._began, self.last = began, size
 
     def at(self, now: float) -> Size | None:
         """Return the size to expect of an epoch that begins now; ``None`` if that is unknown."""
-        if self._last is None or not self._seconds:
+        if self.last is None or not self._seconds:
             return None
-        began, size = self._last
-        growth = max(1.0, (now - began) / self._seconds)
-        return Size(round(size.rows * growth), round(size.bytes * growth))
+        growth = max(1.0, (now - self._began) / self._seconds)
+        return Size(round(self.last.rows * growth), round(self.last.bytes * growth))

@@ -1,11 +1,19 @@
-"""One setting of Spark that decides the throughput of every row sent to a Python worker."""
+"""Two settings of Spark that decide the throughput of rows sent to Python, as Arrow batches.
+
+Both are made in the query's own session, and only where the user has not made them.
+"""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
-__all__ = ["spare_size_checks"]
+__all__ = ["BatchRows", "spare_size_checks"]
+
+_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_FEWEST, _MOST = 10_000, 100_000
+"""Rows of a batch: Spark's default, and where more no longer help."""
+_BATCH_BYTES = 4 * 1024 * 1024
 
 _LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NONE = str(2**31 - 1)
@@ -23,6 +31,32 @@ def spare_size_checks(df: DataFrame) -> None:
     if not _holds_blobs(df.schema):
         conf = df.sparkSession.conf
         conf.set(_LIMIT, conf.get(_LIMIT, _NONE) or _NONE)
+
+
+class BatchRows:
+    """Lets a batch hold more rows where rows are short, by those of the epoch before.
+
+    What a batch costs by itself, some milliseconds in JVM and Python together, is paid for fewer
+    of them: a quarter of the time of narrow rows.
+    """
+
+    def __init__(self) -> None:
+        self._set: int | None = None
+
+    def fit(self, df: DataFrame, row_bytes: float) -> None:
+        """Set the rows of a batch to what 4 MiB hold, within Spark's default and ten times it.
+
+        :param df: a micro-batch; its session is the query's own, the user's stays as it is.
+        :param row_bytes: of one row in memory.
+        """
+        conf = df.sparkSession.conf
+        wanted = min(_MOST, max(_FEWEST, int(_BATCH_BYTES / max(row_bytes, 1))))
+        if wanted == (self._set or _FEWEST):
+            return
+        if self._set is None and conf.get(_ROWS, None) is not None:
+            return  # the user's
+        conf.set(_ROWS, wanted)
+        self._set = wanted
 
 
 def _holds_blobs(kind: DataType) -> bool:

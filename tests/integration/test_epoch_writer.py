@@ -19,12 +19,23 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.gathering import Gathered
+from airflow_provider_lance.spark.tuning import BatchRows
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.port import Append
 from tests.support.sparkstream import Stream, orders
 
 SMALL = 1000
+
+
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
+@pytest.fixture(autouse=True)
+def session_of_all(spark: SparkSession) -> Iterator[None]:
+    """Undo what a writer sets: here it writes in the session that all tests share."""
+    yield
+    spark.conf.unset(BATCH_ROWS)
 
 
 class Writer(EpochWriter):
@@ -133,6 +144,44 @@ def test_another_error_of_spark_is_not_taken_for_it(spark: SparkSession, tmp_pat
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         write(to, df.selectExpr("id", "grp", "amount / (id - id) AS amount"))
     assert to.on_executors == 2
+
+
+@pytest.mark.parametrize(
+    ("of_the_user", "row_bytes", "expected"),
+    [
+        (None, 8.0, 100_000),
+        (None, 100.0, 41_943),
+        (None, 3000.0, None),
+        (5_000, 8.0, 5_000),
+        (10_000, 8.0, 10_000),
+    ],
+)
+def test_a_batch_holds_more_of_short_rows(
+    spark: SparkSession, of_the_user: int | None, row_bytes: float, expected: int | None
+) -> None:
+    session = spark.newSession()
+    if of_the_user is not None:
+        session.conf.set(BATCH_ROWS, of_the_user)
+    default = spark.conf.get(BATCH_ROWS)
+    BatchRows().fit(session.range(1), row_bytes)
+    assert session.conf.get(BATCH_ROWS) == str(expected or default)
+    assert spark.conf.get(BATCH_ROWS) == default
+
+
+def test_batches_follow_the_rows(spark: SparkSession) -> None:
+    df, batches = spark.newSession().range(1), BatchRows()
+    for row_bytes, expected in ((8.0, "100000"), (400.0, "10485"), (5000.0, "10000")):
+        batches.fit(df, row_bytes)
+        assert df.sparkSession.conf.get(BATCH_ROWS) == expected
+
+
+def test_large_epochs_come_in_large_batches(spark: SparkSession, tmp_path: Path) -> None:
+    session = spark.newSession()
+    df = session.createDataFrame(orders(0, SMALL + 1)).coalesce(1)
+    to = writer(tmp_path, orders(0, 1).schema)
+    write(to, df)
+    write(to, df)
+    assert int(session.conf.get(BATCH_ROWS) or 0) > 10_000
 
 
 EVERYTHING = """
