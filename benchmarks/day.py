@@ -6,7 +6,7 @@ before each maintenance the manifests get the age they would have if epochs were
 so that cleanup keeps and removes what it would on such a day; no limit of the product is changed
 for it. Beside each day, epoch by epoch, goes a control, a dataset that is made anew every `--every`
 epochs: it shows how the machine's own speed changed meanwhile. The datasets are in TMPDIR. Writes
-day.csv and day.svg, prints one JSON object.
+day.csv, day.svg and day.png, prints one JSON object.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,14 @@ from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_data
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.streaming.maintenance.options import MaintenanceOptions
 from airflow_provider_lance.streaming.maintenance.run import maintain
+from benchmarks.harness.ageing import Ageing
+from benchmarks.harness.plots import Lines, draw
 
 INTERVAL = 10.0
 """Seconds between two epochs of the simulated day."""
 EDGE = 500
 """Epochs at either end whose medians are compared."""
 PLAIN, MAINTAINED = "no maintenance", "compaction and cleanup"
-COLOURS = ("#c0392b", "#1f6fb2", "#2e8b57", "#8e44ad")
-WIDTH, HEIGHT, LEFT, TOP, GAP = 300, 180, 62, 46, 76
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,6 @@ class Stream:
         """How long each commit took, folds of the watermark included."""
         self._random = np.random.default_rng(7)
         self._rows = rows
-        self._ages: dict[str, int] = {}
         self.renew(uri)
 
     def renew(self, uri: str) -> None:
@@ -101,18 +99,6 @@ class Stream:
         began = time.perf_counter()
         self.committer.commit(epoch)
         self.milliseconds.append((time.perf_counter() - began) * 1000)
-
-    def age(self, epochs: int, since: int) -> None:
-        """Give each manifest the age of the simulated day; new ones are of the epochs `since`."""
-        manifests = sorted(Path(self.uri, "_versions").glob("*.manifest"), reverse=True)
-        new = [path.name for path in manifests if path.name not in self._ages]
-        for number, name in enumerate(new):  # the names count down: the oldest one comes first
-            self._ages[name] = since + round(number / max(1, len(new)) * (epochs - since))
-        self._ages = {path.name: self._ages[path.name] for path in manifests}
-        now = time.time()
-        for path in manifests:
-            then = now - (epochs - self._ages[path.name]) * INTERVAL
-            os.utime(path, (then, then))
 
     def sample(self, name: str, window: int) -> Sample:
         sizes = {"data": 0, "_versions": 0}
@@ -192,9 +178,9 @@ def spend(folder: Path, name: str, options: MaintenanceOptions | None, given: An
     """Drive one day into a dataset in a folder; with options it is maintained."""
     stream = Stream(str(folder / "day.lance"), given.rows)
     control = Stream(str(folder / "control.lance"), given.rows)
+    ageing = Ageing(stream.uri, INTERVAL)
     samples: list[Sample] = []
     runs: list[float] = []
-    since = 0
     for epoch_id in range(given.epochs):
         stream.epoch(epoch_id)
         control.epoch(epoch_id)
@@ -205,73 +191,10 @@ def spend(folder: Path, name: str, options: MaintenanceOptions | None, given: An
         if done % given.every == 0:
             control.renew(str(folder / f"control-{done}.lance"))
             if options:
-                stream.age(done, since)
-                since = done
+                ageing.age(done)
                 runs.append(maintain(open_dataset(stream.uri), options).seconds)
     stream.check()
     return Day(stream, control, samples, runs)
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One chart: a title with its unit, and for each name its points."""
-
-    title: str
-    lines: Mapping[str, Sequence[tuple[float, float]]]
-
-
-def svg(title: str, x_title: str, panels: Sequence[Panel]) -> str:
-    width = LEFT + len(panels) * (WIDTH + GAP) - GAP + 24
-    height = TOP + HEIGHT + 68
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="11" fill="#333">',
-        f"<title>{escape(title)}</title>",
-        '<rect width="100%" height="100%" fill="#fff"/>',
-    ]
-    for number, panel in enumerate(panels):
-        parts += _panel(panel, LEFT + number * (WIDTH + GAP), x_title)
-    for number, name in enumerate(panels[0].lines):
-        x = LEFT + number * 190
-        parts.append(
-            f'<rect x="{x}" y="{height - 18}" width="14" height="4" fill="{COLOURS[number]}"/>'
-            f'<text x="{x + 20}" y="{height - 12}">{escape(name)}</text>'
-        )
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _panel(panel: Panel, left: float, x_title: str) -> list[str]:
-    points = [point for line in panel.lines.values() for point in line]
-    x_top = max(x for x, _ in points) or 1
-    y_top = _round_up(max(y for _, y in points))
-    bottom = TOP + HEIGHT
-    parts = [f'<text x="{left}" y="{TOP - 16}" font-size="13">{escape(panel.title)}</text>']
-    for part in (0.0, 0.5, 1.0):
-        y = bottom - part * HEIGHT
-        parts.append(
-            f'<path d="M{left} {y:.1f}h{WIDTH}" stroke="#ddd"/>'
-            f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{part * y_top:,.6g}</text>'
-        )
-    parts.append(
-        f'<text x="{left}" y="{bottom + 16}">0</text>'
-        f'<text x="{left + WIDTH}" y="{bottom + 16}" text-anchor="end">'
-        f"{x_top:,.0f} {escape(x_title)}</text>"
-    )
-    for number, line in enumerate(panel.lines.values()):
-        drawn = "L".join(
-            f"{left + x / x_top * WIDTH:.1f} {bottom - y / y_top * HEIGHT:.1f}" for x, y in line
-        )
-        parts.append(
-            f'<path d="M{drawn}" fill="none" stroke="{COLOURS[number]}" stroke-width="1.6"/>'
-        )
-    return parts
-
-
-def _round_up(value: float) -> float:
-    if value <= 0:
-        return 1.0
-    step = 10.0 ** (len(f"{value:.0f}") - 1) if value >= 1 else 0.1
-    return next(n * step for n in (1, 2, 3, 4, 5, 6, 8, 10, 12) if n * step >= value)
 
 
 def write(folder: Path, samples: Sequence[Sample]) -> None:
@@ -281,23 +204,22 @@ def write(folder: Path, samples: Sequence[Sample]) -> None:
         writer.writeheader()
         writer.writerows(asdict(each) for each in samples)
 
-    def panel(title: str, field: str, unit: float = 1.0) -> Panel:
-        return Panel(
-            title,
-            {
-                name: [(s.epochs, getattr(s, field) / unit) for s in samples if s.dataset == name]
-                for name in (PLAIN, MAINTAINED)
-            },
-        )
+    def chart(title: str, field: str, y: str, unit: float = 1.0) -> Lines:
+        series = {
+            name: [(s.epochs, getattr(s, field) / unit) for s in samples if s.dataset == name]
+            for name in (PLAIN, MAINTAINED)
+        }
+        return Lines(series, title, "epochs", y)
 
-    panels = [
-        panel("commit, p50 in ms", "commit_p50_ms"),
-        panel("fragments", "fragments"),
-        panel("stored, MB", "stored_bytes", 1e6),
-        panel("newest manifest, kB", "manifest_bytes", 1e3),
-    ]
-    drawing = svg("A day at a 10-second trigger", "epochs", panels)
-    (folder / "day.svg").write_text(drawing, encoding="utf-8")
+    draw(
+        folder,
+        "day",
+        chart("commit, p50", "commit_p50_ms", "ms"),
+        chart("fragments", "fragments", ""),
+        chart("stored", "stored_bytes", "MB", 1e6),
+        chart("newest manifest", "manifest_bytes", "kB", 1e3),
+        title="A day at a 10-second trigger",
+    )
 
 
 def main() -> None:
@@ -306,7 +228,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100)
     parser.add_argument("--every", type=int, default=60, help="epochs between two maintenances")
     parser.add_argument("--older-than", type=int, default=600, help="seconds of the simulated day")
-    parser.add_argument("--out", type=Path, default=Path("build"), help="for day.csv and day.svg")
+    parser.add_argument("--out", type=Path, default=Path("build"), help="for day.csv and its plot")
     arguments = parser.parse_args()
     options = MaintenanceOptions(older_than=arguments.older_than)
     days: dict[str, Day] = {}

@@ -19,10 +19,11 @@ from pathlib import Path
 import lance
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.gathering import gather
+from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
-from benchmarks.throughput import DDL, make_input, session
+from benchmarks.harness.spark import session
+from benchmarks.throughput import SHAPES, make_input
 
 SIZES = (500, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
 PARTITIONS = 4
@@ -36,9 +37,14 @@ def main() -> None:
     results = []
     with tempfile.TemporaryDirectory() as folder:
         for size in SIZES:
-            source = str(Path(folder, f"source-{size}"))
-            make_input(spark, source, size, PARTITIONS)
-            df = spark.read.schema(DDL).parquet(source).repartition(PARTITIONS).cache()
+            source = Path(folder, f"source-{size}")
+            make_input(spark, source, SHAPES["narrow"], size, PARTITIONS)
+            df = (
+                spark.read.schema(SHAPES["narrow"].ddl)
+                .parquet(str(source))
+                .repartition(PARTITIONS)
+                .cache()
+            )
             df.count()
             spare_size_checks(df)
             schema = to_arrow_schema(df.schema, timezone="UTC")

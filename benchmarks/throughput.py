@@ -1,128 +1,213 @@
-"""Rows per second beside Spark's own sinks, in one run: `python -m benchmarks.throughput`.
+"""E5, rows: one large epoch by the shape of its rows, beside Spark's own sinks.
 
-The same files are streamed by the Lance sink, by Spark's parquet file sink and by its noop sink,
-turn by turn, each into a fresh place with a fresh checkpoint. Prints one JSON object; ratios are
-of medians, so that the machine's speed drops out.
+Each contestant streams the same files in one epoch into a fresh place, by turns. Where the sink's
+time goes is told by three jobs over the same files, each doing one step more (Spark reads, rows
+become Arrow in a Python worker, Lance writes them), and by committing an epoch's fragments again.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
-import sys
-import tempfile
-import time
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+import lance
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from airflow_provider_lance.spark.sink import LanceSink
+from airflow_provider_lance.spark.tuning import spare_size_checks
+from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
+from airflow_provider_lance.streaming.spec import SinkOptions
+from benchmarks.contestants import lance_stream, spark_sinks
+from benchmarks.contestants.streams import Stream
+from benchmarks.harness import plots
+from benchmarks.harness.bench import Bench
+from benchmarks.harness.measure import median, timed
+from benchmarks.harness.progress import progress
+from benchmarks.harness.scale import Scale
+from benchmarks.harness.sheet import Sheet
+from benchmarks.harness.spark import durations, read_files
+from benchmarks.harness.turns import by_turns
 
-DDL = "id BIGINT, value DOUBLE, label STRING, at TIMESTAMP"
+NAME, TITLE = "E5", "Rows per second of one large epoch"
 
-
-def session() -> SparkSession:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "4g")
-        .config("spark.log.level", "ERROR")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-
-
-def make_input(spark: SparkSession, folder: str, rows: int, files: int) -> None:
-    frame = spark.range(rows, numPartitions=files).selectExpr(
-        "id",
-        "rand(7) AS value",
-        "concat('label-', id % 1000) AS label",
-        "timestamp_seconds(1700000000 + id % 86400) AS at",
-    )
-    frame.write.parquet(folder)
+FILES = 8
 
 
-def to_lance(df: DataFrame, place: str) -> StreamingQuery:
-    sink = LanceSink(
-        uri=f"{place}/t.lance",
-        queryId="bench",
-        checkpointLocation=f"{place}/checkpoint",
-        createIfMissing=True,
-    )
-    return sink.start(df, availableNow=True)
+@dataclass(frozen=True)
+class Shape:
+    """Rows of one form: how to read them back, how to make them, how many in a full run."""
+
+    ddl: str
+    columns: tuple[str, ...]
+    rows: int
 
 
-def to_spark(format_: str) -> Callable[[DataFrame, str], StreamingQuery]:
-    def start(df: DataFrame, place: str) -> StreamingQuery:
-        writer = df.writeStream.format(format_).option("checkpointLocation", f"{place}/checkpoint")
-        if format_ == "parquet":
-            writer = writer.option("path", f"{place}/out")
-        return writer.trigger(availableNow=True).start()
+_WORDS = (
+    "the order of a customer was paid by card and left our house on time but came back damaged so "
+    "we sent another one which arrived late because its parcel had been lost between two depots"
+)
+_WORD = f"element_at(split('{_WORDS}', ' '), 1 + abs(hash(id, i)) % {len(_WORDS.split())})"
+"""An expression of Spark's: one of few words, as texts repeat theirs."""
 
-    return start
+SHAPES = {
+    "narrow": Shape(
+        "id BIGINT, value DOUBLE, label STRING, at TIMESTAMP",
+        (
+            "id",
+            "rand(7) AS value",
+            "concat('label-', id % 1000) AS label",
+            "timestamp_seconds(1700000000 + id % 86400) AS at",
+        ),
+        4_000_000,
+    ),
+    "text": Shape(
+        "id BIGINT, text STRING",
+        ("id", f"concat_ws(' ', transform(sequence(1, 40), i -> {_WORD})) AS text"),
+        600_000,
+    ),
+    "vectors": Shape(
+        "id BIGINT, vector ARRAY<FLOAT>",
+        ("id", "transform(sequence(1, 768), i -> CAST(sin(id * i) AS FLOAT)) AS vector"),
+        60_000,
+    ),
+}
+STREAMS: Mapping[str, Stream] = {
+    "lance-stream": lance_stream.stream,
+    "parquet": spark_sinks.parquet,
+    "noop": spark_sinks.noop,
+}
 
 
-SINKS = {"lance": to_lance, "parquet": to_spark("parquet"), "noop": to_spark("noop")}
+def make_input(spark: SparkSession, folder: Path, shape: Shape, rows: int, files: int) -> None:
+    """Write the source files of one shape."""
+    spark.range(rows, numPartitions=files).selectExpr(*shape.columns).write.parquet(str(folder))
 
 
-def epoch_ms(query: StreamingQuery) -> list[float]:
-    return [progress["durationMs"]["triggerExecution"] for progress in query.recentProgress]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--files", type=int, default=8)
-    parser.add_argument("--files-per-epoch", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=5)
-    arguments = parser.parse_args()
-    spark = session()
-    times: dict[str, list[float]] = {name: [] for name in SINKS}
-    epochs: dict[str, list[float]] = {name: [] for name in SINKS}
-    with tempfile.TemporaryDirectory() as folder:
-        source = f"{folder}/source"
-        make_input(spark, source, arguments.rows, arguments.files)
-        for repeat in range(arguments.repeats + 1):  # the first one warms up
-            for name, start in SINKS.items():
-                place = Path(folder, f"{name}-{repeat}")
-                place.mkdir()
-                df = (
-                    spark.readStream.schema(DDL)
-                    .option("maxFilesPerTrigger", arguments.files_per_epoch)
-                    .parquet(source)
-                )
-                began = time.perf_counter()
-                query = start(df, str(place))
-                query.awaitTermination()
-                if repeat:
-                    times[name].append(time.perf_counter() - began)
-                    epochs[name] += epoch_ms(query)
-                print(f"{name} {repeat}/{arguments.repeats}", file=sys.stderr)
-    spark.stop()
-    seconds = {name: statistics.median(values) for name, values in times.items()}
-    p50 = {name: statistics.median(values) for name, values in epochs.items()}
-    print(
-        json.dumps(
-            {
-                "rows": arguments.rows,
-                "files": arguments.files,
-                "files_per_epoch": arguments.files_per_epoch,
-                "repeats": arguments.repeats,
-                "rows_per_second": {
-                    name: round(arguments.rows / value) for name, value in seconds.items()
-                },
-                "lance_over_parquet": round(seconds["parquet"] / seconds["lance"], 2),
-                "epoch_p50_ms": p50,
-                "epoch_p50_lance_over_noop": round(p50["lance"] / p50["noop"], 2),
-            }
+def run(bench: Bench) -> Sheet:
+    full = bench.scale is Scale.FULL
+    repeats = 5 if full else 2
+    sizes = {name: shape.rows // (1 if full else 4) for name, shape in SHAPES.items()}
+    settings = {f"rows_{name}": rows for name, rows in sizes.items()}
+    sheet = Sheet(NAME, TITLE, {**settings, "files": FILES, "repeats": repeats})
+    steps = len(SHAPES) * (repeats + 1) * (len(STREAMS) + len(JOBS))
+    rates: dict[str, dict[str, float]] = {}
+    shares: dict[str, dict[str, float]] = {}
+    with progress(TITLE, steps) as advance:
+        for name, shape in SHAPES.items():
+            folder = bench.work / name
+            make_input(bench.spark(), folder / "source", shape, sizes[name], FILES)
+            seen = _streamed(bench.spark(), folder, shape, repeats, advance)
+            parts = _parts(bench.spark(), folder, shape, repeats, advance)
+            parts["commit"] = seen.commit
+            rates[name] = {each: sizes[name] / ms * 1000 for each, ms in seen.epochs.items()}
+            total = sum(parts.values())
+            shares[name] = {part: ms / total for part, ms in parts.items()}
+            _tell(sheet, name, seen.epochs, rates[name], shares[name])
+            shutil.rmtree(folder)
+    sheet.plots.append(
+        plots.draw(
+            bench.out,
+            "throughput",
+            plots.Bars(rates, "Rows per second of one large epoch", "rows/s", log_y=True),
+            plots.Bars(shares, "Where an epoch's time goes", "share of the epoch"),
         )
     )
+    return sheet
 
 
-if __name__ == "__main__":
-    main()
+@dataclass(frozen=True)
+class _Seen:
+    """Milliseconds of each contestant's epoch, and of our commit in it."""
+
+    epochs: dict[str, float]
+    commit: float
+
+
+def _streamed(
+    spark: SparkSession, folder: Path, shape: Shape, repeats: int, advance: Callable[[str], None]
+) -> _Seen:
+    commits: list[float] = []
+
+    def turn(name: str, number: int) -> float:
+        place = folder / f"{name}-{number}"
+        place.mkdir()
+        df = read_files(spark, folder / "source", schema=shape.ddl, files_per_epoch=FILES)
+        with STREAMS[name](df, str(place)) as query:
+            query.awaitTermination()
+        (epoch,) = durations(query)
+        if name == "lance-stream":
+            commits.append(_commit_ms(place))
+        shutil.rmtree(place)
+        return epoch
+
+    turns = by_turns({name: partial(turn, name) for name in STREAMS}, repeats + 1, advance)
+    # The first turn of each warms up.
+    return _Seen({name: median(each[1:]) for name, each in turns.items()}, median(commits[1:]))
+
+
+def _commit_ms(place: Path) -> float:
+    """Commit the epoch's fragments once more, into a dataset like the one that it is in."""
+    source = lance.dataset(lance_stream.lance_uri(str(place)))
+    copy = lance.write_dataset(source.schema.empty_table(), str(place / "copy.lance"))
+    fragments = [each.metadata for each in source.get_fragments()]
+    append = lance.LanceOperation.Append(fragments)
+    return timed(lambda: lance.LanceDataset.commit(copy, append, read_version=copy.version))
+
+
+# What one job does, and so what it takes more than the one before it.
+JOBS = ("spark", "conversion", "write")
+
+
+def _parts(
+    spark: SparkSession, folder: Path, shape: Shape, repeats: int, advance: Callable[[str], None]
+) -> dict[str, float]:
+    """Return the milliseconds that each step adds."""
+    df = spark.read.schema(shape.ddl).parquet(str(folder / "source"))
+    spare_size_checks(df)
+    schema = to_arrow_schema(df.schema, timezone="UTC")
+    uri = str(folder / "parts.lance")
+    lance.write_dataset(schema.empty_table(), uri)
+    task = WriteTask(
+        uri=uri,
+        run_id="parts",
+        schema=schema,
+        small_epoch_rows=SinkOptions.small_epoch_rows,
+        target_rows_per_fragment=SinkOptions.target_rows_per_fragment,
+    )
+    jobs: dict[str, Callable[[], object]] = {
+        "spark": lambda: df.write.format("noop").mode("overwrite").save(),
+        "conversion": lambda: df.mapInArrow(_count, "rows LONG").collect(),
+        "write": lambda: df.mapInArrow(task, MESSAGE_SCHEMA).collect(),
+    }
+    assert tuple(jobs) == JOBS
+    workers = {name: (lambda _, job=job: timed(job)) for name, job in jobs.items()}
+    times = [median(each[1:]) for each in by_turns(workers, repeats + 1, advance).values()]
+    added = [after - before for before, after in zip([0.0, *times], times, strict=False)]
+    return {name: max(0.0, ms) for name, ms in zip(JOBS, added, strict=True)}
+
+
+def _count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch([pa.array([sum(batch.num_rows for batch in batches)])], ["rows"])
+
+
+def _tell(
+    sheet: Sheet,
+    shape: str,
+    epochs: Mapping[str, float],
+    rates: Mapping[str, float],
+    shares: Mapping[str, float],
+) -> None:
+    ours = epochs["lance-stream"]
+    for name in ("parquet", "noop"):
+        ratio = epochs[name] / ours
+        sheet.ratio("rows_per_second", of="lance-stream", to=name, value=ratio, shape=shape)
+    for name, rate in rates.items():
+        sheet.add("rows_per_second", rate, "rows/s", contestant=name, shape=shape)
+    for part, share in shares.items():
+        sheet.add("share_of_epoch", share, "share", part=part, shape=shape)
+    against = epochs["parquet"] / ours
+    sheet.claim(f"rows/s against the parquet sink, {shape}", value=against, limit=1.5, atleast=True)
