@@ -18,7 +18,7 @@ WITH_JAVA = JAVA_HOME="$$(cat .tools/java-home)"
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: venv java ## prepare everything: uv, .venv, Java; instant when nothing changed
@@ -34,6 +34,18 @@ test: setup check ## run the checks, then all tests
 .PHONY: system
 system: setup ## run the system tests of supervision: a real Airflow, its processes killed
 	$(WITH_JAVA) $(BIN)/pytest -m system
+
+.PHONY: chaos
+chaos: setup ## run the crash laboratory: 300 rounds of kills and store faults
+	@$(WITH_JAVA) $(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),300) --seed $(or $(SEED),1)
+
+.PHONY: bench
+bench: setup ## run the benchmarks, small: under 10 minutes
+	@$(WITH_JAVA) $(BIN)/python -m benchmarks
+
+.PHONY: bench-full
+bench-full: setup ## run the benchmarks as the documentation's figures were made
+	@$(WITH_JAVA) $(BIN)/python -m benchmarks --full
 
 .PHONY: check
 check: venv ## lint, formatting, types, import borders
