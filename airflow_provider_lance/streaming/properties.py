@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
+from functools import lru_cache
 
 from airflow_provider_lance.exceptions import ProtocolVersionError, SpecError
 from airflow_provider_lance.streaming.epoch import (
@@ -115,6 +116,7 @@ def encode_owner(owner: Owner) -> str:
     return json.dumps(record, separators=(",", ":"))
 
 
+@lru_cache(maxsize=64)  # it is the same after each of an owner's commits
 def _decode_owner(text: str, config_key: str) -> Owner:
     try:
         record = json.loads(text)
