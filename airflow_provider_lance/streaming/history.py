@@ -35,7 +35,7 @@ class WatermarkReader:
         self._port, self._query_id = port, query_id
         self._read_to = 0
         self._stamps: tuple[EpochStamp, ...] = ()
-        self._missing = 0
+        self._missing: tuple[int, ...] = ()
 
     def read(self) -> Watermark:
         """Return the watermark at the newest version: one listing, and only what is new."""
@@ -46,10 +46,10 @@ class WatermarkReader:
         """Return the watermark at the port's version."""
         state = decode_query(port.config, self._query_id, port.version)
         if state.owner is None or state.owner.state is OwnerState.RELEASED:
-            self._stamps, self._missing, self._read_to = (), 0, port.version
+            self._stamps, self._missing, self._read_to = (), (), port.version
             return Watermark(state.watermark, port.version, state.committed_at)
         if self._read_to < state.folded_version:
-            self._stamps, self._missing, self._read_to = (), 0, state.folded_version
+            self._stamps, self._missing, self._read_to = (), (), state.folded_version
         self._read(port)
         return _combine(state, self._stamps, self._missing)
 
@@ -57,13 +57,15 @@ class WatermarkReader:
         for version in range(self._read_to + 1, port.version + 1):
             properties = port.properties(version)
             if properties is None:
-                self._missing += 1
+                self._missing += (version,)
             elif stamp := decode_stamp(properties, self._query_id, version):
                 self._stamps += (stamp,)
         self._read_to = max(self._read_to, port.version)
 
 
-def _combine(state: QueryState, stamps: tuple[EpochStamp, ...], missing: int) -> Watermark:
+def _combine(
+    state: QueryState, stamps: tuple[EpochStamp, ...], missing: tuple[int, ...]
+) -> Watermark:
     current = tuple(
         stamp
         for stamp in stamps
@@ -74,7 +76,9 @@ def _combine(state: QueryState, stamps: tuple[EpochStamp, ...], missing: int) ->
         epoch, committed_at = state.watermark, state.committed_at
     else:
         epoch, committed_at = newest.epoch_id, newest.committed_at
-    return Watermark(epoch, state.version, committed_at, current, missing)
+    # A reader that is kept has also seen gaps below the fold: those no longer matter.
+    gaps = sum(version > state.folded_version for version in missing)
+    return Watermark(epoch, state.version, committed_at, current, gaps)
 
 
 def find_epoch(

@@ -29,7 +29,7 @@ from airflow_provider_lance.streaming.epoch import (
     StopNote,
     Watermark,
 )
-from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.streaming.history import WatermarkReader
 from airflow_provider_lance.streaming.port import DatasetPort
 from airflow_provider_lance.streaming.properties import (
     auto_cleanup,
@@ -82,6 +82,7 @@ class DriverView:
         self._planned_now = checkpoint.planned
         self.move_to(port)
         self._layout = port.layout
+        self._reader = WatermarkReader(port, query_id)
         self.watermark = Watermark(NO_EPOCH, port.version, None)
         self._first_version = port.version
         self._found_stop = standing_request(self.state)
@@ -246,7 +247,7 @@ class DriverView:
 
     def read_watermark(self) -> None:
         """Read the exact watermark at the handle, helped by Spark's commit log over a gap."""
-        mark = exact_watermark(self.port, self.query_id)
+        mark = self._reader.at(self.port)
         if mark.missing:
             self._look_beyond_the_start()
             mark = self._over_the_gap(mark)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +29,7 @@ from airflow_provider_lance.streaming.report import (
 from airflow_provider_lance.streaming.spec import JobSpec
 from airflow_provider_lance.streaming.stopping import request_stop
 from tests.support.processes import end, finish, wait_for
+from tests.support.s3 import SECRET, s3_server
 from tests.support.sparkstream import Stream, orders, spec, write_spec
 from tests.support.submit import Submitter, command_lines
 
@@ -177,48 +175,12 @@ def job_dataframe(spark: SparkSession, job: JobSpec) -> DataFrame:
 
 # ----------------------------------------------------------------------------------------- S3
 
-SECRET = "a-secret-that-must-not-be-seen"
-
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, str]]:
-    """An S3 API server on loopback, and the storage options that reach it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        wait_for("the S3 server", lambda: _listens(port))
-        options = {
-            "aws_access_key_id": "user",
-            "aws_secret_access_key": SECRET,
-            "aws_endpoint": f"http://127.0.0.1:{port}",
-            "aws_region": "us-east-1",
-            "allow_http": "true",
-        }
-        from pyarrow import fs
-
-        fs.S3FileSystem(
-            access_key="user",
-            secret_key=SECRET,
-            endpoint_override=f"127.0.0.1:{port}",
-            scheme="http",
-            region="us-east-1",
-            allow_bucket_creation=True,
-        ).create_dir("lake")
-        yield options
-    finally:
-        end(server)  # type: ignore[arg-type]
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    """Start an S3 server with a bucket ``lake``; return the storage options that reach it."""
+    with s3_server("lake") as server:
+        yield server.options()
 
 
 def test_secrets_reach_driver_and_executors_and_no_command_line_or_log(

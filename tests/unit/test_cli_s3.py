@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,46 +15,14 @@ from airflow_provider_lance.streaming.port import Configure
 from airflow_provider_lance.streaming.properties import key
 from tests.support.cli import QUERY, typed
 from tests.support.maintenance import rows
-from tests.support.processes import wait_for
-
-SECRET = "a-secret-that-must-not-be-seen"
+from tests.support.s3 import SECRET, s3_server
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, str]]:
-    """Start an S3 server on loopback with a bucket ``lake``; return what reaches it."""
-    from pyarrow import fs
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=quiet, stderr=quiet) as server:
-        try:
-            wait_for("the S3 server", lambda: _listens(port))
-            fs.S3FileSystem(
-                access_key="user",
-                secret_key=SECRET,
-                endpoint_override=f"127.0.0.1:{port}",
-                scheme="http",
-                region="us-east-1",
-                allow_bucket_creation=True,
-            ).create_dir("lake")
-            yield {
-                "aws_access_key_id": "user",
-                "aws_secret_access_key": SECRET,
-                "aws_endpoint": f"http://127.0.0.1:{port}",
-                "aws_region": "us-east-1",
-                "allow_http": "true",
-            }
-        finally:
-            server.kill()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    """Start an S3 server with a bucket ``lake``; return the storage options that reach it."""
+    with s3_server("lake") as server:
+        yield server.options()
 
 
 def test_every_look_and_the_probe(s3: dict[str, str], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -13,6 +14,7 @@ from airflow_provider_lance.streaming.history import (
 )
 from airflow_provider_lance.streaming.memory import MemoryDataset, MemoryDatasetPort
 from airflow_provider_lance.streaming.port import Configure
+from airflow_provider_lance.streaming.properties import fold_updates
 from airflow_provider_lance.streaming.view import Policy
 from tests.support.drivers import QUERY, QUICK, SparkLike, twin_world
 
@@ -171,6 +173,32 @@ def test_a_fold_closes_the_gap_below_it(dataset: MemoryDataset, port: CountingPo
     assert reader.read().missing == 3
     running.step()
     assert reader.read().missing == 0
+
+
+def test_a_gap_below_a_fold_is_closed_for_who_has_read_beyond_it(
+    dataset: MemoryDataset, port: CountingPort
+) -> None:
+    running = driver(dataset, {})
+    for _ in range(5):
+        running.step()
+    dataset.clean_up(5)
+    reader = WatermarkReader(port, QUERY)
+    mark = reader.read()
+    assert mark.missing == 3
+    folded = fold_updates(QUERY, mark.epoch, mark.version, mark.committed_at)
+    dataset.open().commit(Configure(folded))
+    assert (reader.read().epoch, reader.read().missing) == (4, 0)
+
+
+def test_a_start_reads_each_version_once(dataset: MemoryDataset, port: CountingPort) -> None:
+    log: dict[str, int] = {}
+    killed = driver(dataset, log)
+    for _ in range(8):
+        killed.step()
+    world = replace(twin_world(dataset), open=port.latest)
+    SparkLike(world, log, policy=Policy(backoff=QUICK)).step()
+    assert len(port.reads) > 8
+    assert set(port.reads.values()) == {1}
 
 
 def test_another_querys_epochs_do_not_count(dataset: MemoryDataset) -> None:
