@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "_ext")]
 # Importing Airflow writes a configuration file into its home.
 os.environ.setdefault("AIRFLOW_HOME", str(ROOT / ".airflow"))
 
@@ -18,8 +18,8 @@ author = "The airflow-provider-lance authors"
 copyright = f"2026, {author}"
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
-exclude_patterns = ["_build"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "generated"]
+exclude_patterns = ["_build", "_ext"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
