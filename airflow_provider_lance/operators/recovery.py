@@ -54,8 +54,8 @@ class LanceRecoveryCheckOperator(BaseOperator):
         epochs: ``{"epoch": 41, "location": "s3://bucket/checkpoints/orders"}``, with the epoch
         watermark that was seen; ``proven_dead`` as above. (templated)
     :param tolerance: From when on something counts as trouble: ``start``, ``silence`` and ``stall``
-        as ``timedelta`` or seconds; ``small_fragments``, ``versions``, ``uncovered_rows`` and
-        ``orphaned_bytes``. (templated)
+        as ``timedelta`` or seconds; ``small_fragments``, ``versions``, ``uncovered_rows``,
+        ``unfolded`` and ``orphaned_bytes``. (templated)
     :param orphans: List all data files, to find those that no version names.
     :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
         (templated)

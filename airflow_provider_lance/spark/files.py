@@ -7,9 +7,19 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.exceptions import StorageUnavailableError
+from airflow_provider_lance.exceptions import (
+    LanceStreamError,
+    SpecError,
+    StorageUnavailableError,
+)
 
 __all__ = ["HadoopFiles"]
+
+_NO_FILE_SYSTEM = (
+    "java.lang.RuntimeException: java.lang.ClassNotFoundException",  # known, its jar is not there
+    "org.apache.hadoop.fs.UnsupportedFileSystemException",
+)
+"""How Hadoop's error begins where trying again is in vain."""
 
 
 class HadoopFiles:
@@ -69,10 +79,15 @@ class HadoopFiles:
         except Py4JJavaError as error:
             raise self._unavailable(path, error) from None
 
-    def _unavailable(self, path: str, error: Py4JJavaError) -> StorageUnavailableError:
-        return StorageUnavailableError(
-            f"cannot reach {self._root.toString()}/{path}: {error.java_exception.toString()}"
-        )
+    def _unavailable(self, path: str, error: Py4JJavaError) -> LanceStreamError:
+        said = str(error.java_exception.toString())
+        if said.startswith(_NO_FILE_SYSTEM):
+            return SpecError(
+                f"Spark has no file system for {self._root.toString()}: {said}. Add its jars to "
+                "the Spark application (for s3a org.apache.hadoop:hadoop-aws of Spark's Hadoop "
+                "version, by spark.jars.packages)"
+            )
+        return StorageUnavailableError(f"cannot reach {self._root.toString()}/{path}: {said}")
 
 
 def _is_missing(error: Py4JJavaError) -> bool:

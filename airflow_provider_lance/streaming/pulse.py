@@ -9,8 +9,8 @@ from typing import Any, Self
 
 __all__ = ["Pulse"]
 
-_BEHIND = ("maxOffsetsBehindLatest", "numFilesOutstanding")
-"""Words under which Spark's sources (Kafka, files) report what they have not read yet."""
+_FILES = "numFilesOutstanding"
+"""Spark's word for the files that a file source has found and not read yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,26 @@ def _behind(progress: Mapping[str, Any]) -> float | None:
     """Return how many records or files the sources have not read, ``None`` if none says so."""
     sources = progress.get("sources")
     found = [
-        float(metrics[word])
+        unread
         for source in (sources if isinstance(sources, list) else [])
-        for metrics in [_part(source, "metrics")]
-        for word in _BEHIND
-        if _is_number(metrics.get(word))
+        if isinstance(source, Mapping) and (unread := _unread(source)) is not None
     ]
     return sum(found) if found else None
+
+
+def _unread(source: Mapping[str, Any]) -> float | None:
+    files: Any = _part(source, "metrics").get(_FILES)
+    if _is_number(files):
+        return float(files)
+    # Kafka: {topic: {partition: offset}}. Its own metrics have the worst partition's alone.
+    newest, read = source.get("latestOffset"), source.get("endOffset")
+    ahead = [
+        float(offset) - float(_part(read, topic).get(partition, 0))
+        for topic in (newest if isinstance(newest, Mapping) else ())
+        for partition, offset in _part(newest, topic).items()
+        if _is_number(offset) and _is_number(_part(read, topic).get(partition, 0))
+    ]
+    return sum(ahead) if ahead else None
 
 
 def _moment(value: object) -> datetime | None:

@@ -16,7 +16,7 @@ USER, REGION = "user", "us-east-1"
 IMPATIENT = {
     "client_max_retries": "0",
     "client_retry_timeout": "2",
-    "request_timeout": "20s",
+    "timeout": "20s",
 }
 """Storage options with which Lance's client does not try again."""
 

@@ -64,22 +64,40 @@ def test_since_when_it_is_at_work(words: dict[str, Any], busy: float, idle: bool
     assert (pulse.busy, pulse.idle) == (busy, idle)
 
 
-def progress(*metrics: Any) -> dict[str, Any]:
-    return {"progress": {"sources": [{"metrics": each} for each in metrics]}}
+def progress(*sources: Any) -> dict[str, Any]:
+    return {"progress": {"sources": list(sources)}}
+
+
+def files(unread: Any) -> dict[str, Any]:
+    return {"metrics": {"numFilesOutstanding": unread, "numBytesOutstanding": "900"}}
+
+
+def kafka(newest: Any, read: Any) -> dict[str, Any]:
+    # Spark's own metrics tell of the worst partition, and of the average.
+    metrics = {"maxOffsetsBehindLatest": "12", "avgOffsetsBehindLatest": "7.5"}
+    return {"latestOffset": newest, "endOffset": read, "metrics": metrics}
+
+
+NEWEST, READ = {"t": {"0": 20, "1": 13}, "u": {"0": 5}}, {"t": {"0": 8, "1": 10}, "u": {"0": 5}}
 
 
 @pytest.mark.parametrize(
     ("document", "behind"),
     [
-        (progress({"maxOffsetsBehindLatest": "12", "avgOffsetsBehindLatest": "7.5"}), 12.0),
-        (progress({"numFilesOutstanding": "3", "numBytesOutstanding": "900"}), 3.0),
-        (progress({"numFilesOutstanding": "0"}), 0.0),
-        (progress({"maxOffsetsBehindLatest": "12"}, {"numFilesOutstanding": 3}), 15.0),
-        (progress({"maxOffsetsBehindLatest": "12"}, None, {"rows": "3"}), 12.0),
-        (progress({"maxOffsetsBehindLatest": "many"}), None),
-        (progress({"maxOffsetsBehindLatest": None}), None),
+        (progress(kafka(NEWEST, READ)), 15.0),
+        (progress(kafka(NEWEST, NEWEST)), 0.0),
+        (progress(kafka(NEWEST, {"t": {"0": 20}})), 18.0),  # partitions of which none is read yet
+        (progress(kafka(NEWEST, None)), 38.0),
+        (progress(kafka(None, READ)), None),
+        (progress(kafka({"t": {"0": "many"}}, READ)), None),
+        (progress(kafka(17, 12)), None),  # another source's offsets have another form
+        (progress(files("3")), 3.0),
+        (progress(files("0")), 0.0),
+        (progress(kafka(NEWEST, READ), files(3)), 18.0),
+        (progress(files("3"), None, "x", {"metrics": {"rows": "3"}}), 3.0),
+        (progress(files("many")), None),
+        (progress(files(None)), None),
         (progress({}), None),
-        ({"progress": {"sources": ["x"]}}, None),
     ],
 )
 def test_how_far_the_source_is_ahead(document: dict[str, Any], behind: float | None) -> None:

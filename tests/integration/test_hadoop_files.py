@@ -1,0 +1,23 @@
+"""Where Spark keeps the checkpoint, through Hadoop's own filesystems."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
+from airflow_provider_lance.spark.files import HadoopFiles
+
+
+@pytest.mark.parametrize("location", ["s3a://bucket/checkpoint", "nonsense://host/checkpoint"])
+def test_a_missing_file_system_is_not_worth_a_retry(spark: SparkSession, location: str) -> None:
+    with pytest.raises(SpecError, match=rf"no file system for {location}: .*spark\.jars\.packages"):
+        HadoopFiles(spark, location)
+
+
+def test_what_cannot_be_read_may_be_read_later(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageUnavailableError, match=r"cannot reach .*/file/below"):
+        HadoopFiles(spark, str(tmp_path)).write("file/below", b"")
