@@ -23,7 +23,6 @@ from benchmarks.contestants.lance_stream import LanceStream
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.machine import ROOT
 from benchmarks.harness.measure import median, percentile, summary
-from benchmarks.harness.plots import Bars, draw
 from benchmarks.harness.progress import progress
 from benchmarks.harness.sheet import Sheet
 from benchmarks.harness.spark import SCHEMA, rows
@@ -114,19 +113,14 @@ def run(bench: Bench) -> Sheet:
     sheet = Sheet(NAME, TITLE, settings)
     probe = Probe(bench.work)
     with progress("Airflow", rounds * len(modules) + 2 + len(DATASETS)) as advance:
-        imported = _imports(sheet, probe, modules, rounds, advance)
+        _imports(sheet, probe, modules, rounds, advance)
         advance("parsing")
-        parsed = _parses(sheet, probe, bench.work, parses)
+        _parses(sheet, probe, bench.work, parses)
         advance("looks")
         _looks(sheet, probe, bench.work, looks)
         for datasets in DATASETS:
             advance(f"{WATCHERS:,} watchers, {datasets} datasets")
             _watchers(sheet, probe, bench.work / f"watched-{datasets}", datasets, seconds)
-    charts = (
-        Bars(imported, "import", f"times `import {BASE}`"),
-        Bars(parsed, "DAG file", "times an empty DAG file"),
-    )
-    sheet.plots.append(draw(bench.out, "airflow_side", *charts, title=TITLE))
     return sheet
 
 
@@ -136,8 +130,8 @@ def _imports(
     modules: Sequence[str],
     rounds: int,
     advance: Callable[[str], None],
-) -> dict[str, float]:
-    """Note each module's import; return by name how many times that of the base it comes to."""
+) -> None:
+    """Note each module's import, and how many times that of the base it comes to."""
 
     def once(module: str, _: int) -> dict[str, float]:
         told: dict[str, float] = probe(
@@ -149,7 +143,6 @@ def _imports(
     bases = [told["base"] for each in found.values() for told in each if "base" in told]
     base = median(bases)
     sheet.add("import_p50", base, "ms", module=BASE)
-    ratios = {}
     for module, told in found.items():
         alone = median([each["module"] for each in told])
         sheet.add("import_p50", alone, "ms", module=module, after="" if module in LIGHT else BASE)
@@ -158,26 +151,21 @@ def _imports(
             (each["module"] + each.get("base", 0)) / each.get("base", base) for each in told
         ]
         name = module.removeprefix(f"{PACKAGE}.")
-        ratios[name] = median(together)
-        sheet.ratio("import", of=name, to=BASE, value=ratios[name])
-    return ratios
+        sheet.ratio("import_p50", of=name, to=BASE, value=median(together))
 
 
-def _parses(sheet: Sheet, probe: Probe, work: Path, rounds: int) -> dict[str, float]:
-    """Note how long each example DAG takes to parse; return how many times an empty one's."""
+def _parses(sheet: Sheet, probe: Probe, work: Path, rounds: int) -> None:
+    """Note how long each example DAG takes to parse, beside an empty one."""
     empty = work / "empty.py"
     empty.write_text(EMPTY_DAG)
     files = [str(empty), *(str(path) for path in sorted((ROOT / "dags").glob("*.py")))]
     found: dict[str, list[float]] = probe("parse", files=files, rounds=rounds)
     none = median(found[str(empty)])
-    ratios = {}
     for path, taken in found.items():
         name = Path(path).stem
         sheet.add("parse_p50", median(taken), "ms", file=name)
         if path != str(empty):
-            ratios[name.removeprefix("lance_")] = median(taken) / none
             sheet.ratio("parse_p50", of=name, to="empty DAG", value=median(taken) / none)
-    return ratios
 
 
 def _looks(sheet: Sheet, probe: Probe, work: Path, rounds: int) -> None:

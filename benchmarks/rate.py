@@ -73,7 +73,7 @@ def run(bench: Bench) -> Sheet:
             Setting(BUSY, 15, 2),
         ],
     )
-    searches = bench.scale.pick(quick={1: 10.0}, full={1: 35.0, 5: 40.0})
+    searches = bench.scale.pick(quick={1: 20.0}, full={1: 35.0, 5: 40.0})
     sheet = Sheet(
         NAME,
         TITLE,
@@ -207,5 +207,5 @@ def _plot(folder: Path, fresh: dict[tuple[str, Setting], dict[str, float]]) -> s
             if setting.rate == BUSY:
                 group = groups.setdefault(f"{setting.trigger} s", {})
                 group[contestant] = ages[edge] / setting.trigger
-        charts.append(Bars(groups, edge, "triggers from a row's time until it is seen"))
+        charts.append(Bars(groups, edge, "age when first seen, in triggers"))
     return draw(folder, "freshness", *charts, title=f"Freshness at {BUSY:,} rows/s, by trigger")

@@ -156,10 +156,15 @@ def _observe(query: StreamingQuery, setting: Setting, *, give_up: bool) -> list[
 def _taken(query: StreamingQuery) -> list[Taken]:
     return [
         Taken(
-            int(each["sources"][0]["startOffset"] or 0),
-            int(each["sources"][0]["endOffset"]),
+            second(each["sources"][0]["startOffset"]),
+            second(each["sources"][0]["endOffset"]),
             float(each["durationMs"]["triggerExecution"]),
         )
         for each in query.recentProgress
         if each["numInputRows"]
     ]
+
+
+def second(offset: str | None) -> int:
+    """Return the second that an offset of the rate source means; before the first there is none."""
+    return 0 if offset in {None, "null"} else int(offset)

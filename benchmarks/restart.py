@@ -10,26 +10,22 @@ restart adds is taken away again, so that each finds the same history.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
-from lance.fragment import write_fragments
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.streaming.checkpoint import read_checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.files import open_files
 from airflow_provider_lance.streaming.steps import Step
 from benchmarks.contestants.classic import Classic
+from benchmarks.first_commit import WHOLE, first_commit
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.machine import ROOT
 from benchmarks.harness.measure import summary
@@ -49,8 +45,6 @@ KILLED, RELEASED = "killed", "released"
 ALONE, FRESH, SPARK = "alone", "fresh interpreter", "spark"
 FEW, MANY, LIMIT = 100, 10_000, 1.5
 """What is claimed: a restart at the deepest history takes at most so many times the shallowest."""
-PARTS = ("open", "prepare", "claim", "epoch")
-WHOLE = "restart"
 
 Worker = Callable[[Scene], dict[str, float]]
 """Starts a scene's query again; returns milliseconds by part, the sum as :data:`WHOLE`."""
@@ -123,7 +117,8 @@ def run(bench: Bench) -> Sheet:
                 for scene, _ in streams
                 for contestant, worker in workers[where].items()
             }
-            medians |= _measured(sheet, turns, count)
+            # An interpreter of its own is cold each time, and is meant to be.
+            medians |= _measured(sheet, turns, count, warm_up=int(where != FRESH))
     _compare(sheet, medians)
     sheet.plots.append(_plot(bench.out, medians))
     return sheet
@@ -132,32 +127,8 @@ def run(bench: Bench) -> Sheet:
 # ---------------------------------------------------------------------------------- starting again
 
 
-def restart(uri: str, checkpoint: str, table: pa.Table) -> dict[str, float]:
-    """Do what a driver does from its start to its first commit; return milliseconds by part."""
-    times = [time.perf_counter()]
-    port = open_dataset(uri)
-    times.append(time.perf_counter())
-    found = read_checkpoint(checkpoint, open_files(checkpoint))
-    committer = Committer(port, QUERY, found)
-    committer.prepare()
-    times.append(time.perf_counter())
-    driver = Driver("restart", found.id or "", checkpoint)
-    committer.take_over(driver)
-    committer.identify(driver)
-    if committer.owner is None:
-        committer.claim(EPOCHS)
-    times.append(time.perf_counter())
-    started = utc_now()
-    held: LanceDatasetPort = committer.port  # type: ignore[assignment]
-    files = write_fragments(table, held.dataset)
-    committer.commit(Epoch(EPOCHS, OutputMode.APPEND, files, table.num_rows, table.nbytes, started))
-    times.append(time.perf_counter())
-    taken = [(later - earlier) * 1000 for earlier, later in pairwise(times)]
-    return {WHOLE: sum(taken), **dict(zip(PARTS, taken, strict=True))}
-
-
 def _ours(table: pa.Table, scene: Scene) -> dict[str, float]:
-    taken = restart(scene.uri, str(scene.checkpoint), table)
+    taken = first_commit(scene.uri, str(scene.checkpoint), QUERY, EPOCHS, table)
     scene.back()
     return taken
 
@@ -185,38 +156,38 @@ def _with_spark(spark: SparkSession, source: Path, scene: Scene) -> dict[str, fl
 
 
 def _own_process(scene: Scene) -> dict[str, float]:
-    code = f"from benchmarks.restart import main; main({scene.uri!r}, {str(scene.checkpoint)!r})"
-    words = [sys.executable, "-c", code]
+    code = "import sys; from benchmarks.first_commit import main; main(*sys.argv[1:])"
+    words = [sys.executable, "-c", code, scene.uri, str(scene.checkpoint), QUERY, str(EPOCHS)]
     ran = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     scene.back()
-    return {WHOLE: float(ran.stdout.splitlines()[-1])}
-
-
-def main(uri: str, checkpoint: str) -> None:
-    """Start again once, in an interpreter of its own; prints milliseconds without the imports."""
-    print(restart(uri, checkpoint, rows(0, ROWS))[WHOLE])
+    return {WHOLE: json.loads(ran.stdout.splitlines()[-1])[WHOLE]}
 
 
 # ------------------------------------------------------------------------------------- the figures
 
 
 def _measured(
-    sheet: Sheet, turns: dict[Case, Callable[[], dict[str, float]]], repeats: int
+    sheet: Sheet,
+    turns: dict[Case, Callable[[], dict[str, float]]],
+    repeats: int,
+    *,
+    warm_up: int,
 ) -> Medians:
-    """Let all start again by turns; the first round warms up."""
+    """Let all start again by turns; the rounds that warm up do not count."""
 
     def each_time(start: Callable[[], dict[str, float]]) -> Callable[[int], dict[str, float]]:
         return lambda number: start()
 
     names = {str(case): case for case in turns}
     workers = {name: each_time(turns[case]) for name, case in names.items()}
-    title = " ".join(sorted({f"{case.where}, {case.owner}" for case in turns}))
-    with progress(title, (repeats + 1) * len(turns)) as advance:
-        found = by_turns(workers, repeats + 1, lambda name: advance(""))
+    title = ", ".join(sorted({f"{case.where}, {case.owner}" for case in turns}))
+    rounds = warm_up + repeats
+    with progress(title, rounds * len(turns)) as advance:
+        found = by_turns(workers, rounds, lambda name: advance(""))
     medians: Medians = {}
     for name, taken in found.items():
         case = names[name]
-        told = {part: summary([each[part] for each in taken[1:]]) for part in taken[0]}
+        told = {part: summary([each[part] for each in taken[warm_up:]]) for part in taken[0]}
         for part, figures in told.items():
             sheet.add(f"{part}_p50", figures["p50"], "ms", **case.labels)
         sheet.add(f"{WHOLE}_p90", told[WHOLE]["p90"], "ms", **case.labels)
@@ -256,7 +227,9 @@ def _at(size: Size, versions: int) -> Size:
 
 def _plot(folder: Path, medians: Medians) -> str:
     """Draw the restart of a killed query: alone beside the classic design, and with Spark."""
-    cases = [case for case in medians if case.owner == KILLED]
+    killed = [case for case in medians if case.owner == KILLED]
+    # Ours first, so that a name has the same colour in both charts.
+    cases = sorted(killed, key=lambda case: (case.size.versions, case.contestant != OURS))
     charts = [
         Bars(
             _grouped((case for case in cases if case.where == where), medians),

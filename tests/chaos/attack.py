@@ -1,0 +1,166 @@
+"""One round: a driver, what is done to it and beside it, and which ends are right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.streaming.stopping import request_stop
+from tests.chaos.life import End, Life, Manner
+from tests.chaos.plan import Attack, RoundPlan
+from tests.chaos.rival import take_over
+from tests.chaos.scene import FOREVER, NOW, QUERY, Scene
+from tests.chaos.upkeep import destroy_evidence
+
+SPARK_MEETS = "CONCURRENT_STREAM_LOG_UPDATE"
+"""What Spark says to the later one of two drivers that meet at its log."""
+
+
+@dataclass
+class Fight:
+    """What became of a round's drivers. ``wrong`` says what must not have been, empty if nothing.
+
+    ``kills`` are those that struck; ``missed`` those whose driver ended before.
+    """
+
+    scene: Scene
+    plan: RoundPlan
+    kills: int = 0
+    missed: int = 0
+    ends: list[End] = field(default_factory=list)
+    wrong: str = ""
+
+    def end(self, life: Life, *right: Manner) -> End:
+        """Wait for a driver's end, and compare it with the ends that are right."""
+        end = life.end()
+        self.ends.append(end)
+        self.kills += end.manner is Manner.KILLED
+        allowed = {*right, *({Manner.GAVE_UP} if self.plan.faults else set())}
+        if end.manner not in allowed:
+            self.blame(f"a driver {end.manner}: {end.error} {end.message}".strip())
+        return end
+
+    def blame(self, what: str) -> None:
+        """Note what must not have been; the first counts."""
+        self.wrong = self.wrong or what
+
+    def begun(self, life: Life) -> bool:
+        """Wait until a driver's Spark is there; return whether it lives."""
+        return self.until(life, lambda: life.ready)
+
+    def progressed(self, life: Life, epochs: int, since: int) -> bool:
+        """Wait until Spark has logged so many more epochs; return whether the driver lives."""
+        return self.until(life, lambda: self.scene.committed >= since + epochs)
+
+    @staticmethod
+    def until(life: Life, condition: Callable[[], bool]) -> bool:
+        """Wait for a condition or the driver's end; return whether it lives."""
+        while not life.over and not life.too_long and not condition():
+            time.sleep(0.01)
+        return not life.over
+
+
+def fight(fight: Fight) -> None:
+    """Run a round's drivers to their ends."""
+    {
+        Attack.KILL_AT: _kill_at,
+        Attack.KILL_ANY: _kill_any,
+        Attack.PAUSE: _pause,
+        Attack.STEAL: _steal,
+        Attack.GAP: _gap,
+        Attack.STOP: _stop,
+        Attack.DRAIN: _drain,
+    }[fight.plan.attack](fight)
+
+
+def _kill_at(fight: Fight) -> None:
+    plan = fight.plan
+    life = fight.scene.driver(point=plan.point, occurrence=plan.occurrence, whom=plan.whom)
+    end = fight.end(life, Manner.KILLED, Manner.FINISHED)
+    fight.missed += end.manner is not Manner.KILLED
+
+
+def _kill_any(fight: Fight) -> None:
+    plan, since = fight.plan, fight.scene.committed
+    life = fight.scene.driver(FOREVER)
+    if fight.begun(life):
+        fight.progressed(life, plan.after, since)
+        time.sleep(plan.delay if plan.after else 3 * plan.delay)
+        life.kill(plan.whom)
+    end = fight.end(life, Manner.KILLED)
+    fight.missed += end.manner is not Manner.KILLED
+
+
+def _pause(fight: Fight) -> None:
+    scene, plan = fight.scene, fight.plan
+    life = scene.driver(point=plan.point, occurrence=plan.occurrence, pause=True)
+    committed = False
+    if fight.until(life, lambda: life.stopped):
+        with scene.place.unharmed():
+            committed = take_over(scene)
+        life.go_on()
+    else:
+        fight.missed += 1
+    # Who stood before its commit, and meets somebody who has committed that epoch, must be told.
+    must_be_fenced = committed and plan.point == Step.COMMIT_CHECKED
+    fight.end(life, Manner.FENCED, *([] if must_be_fenced else [Manner.FINISHED]))
+
+
+def _steal(fight: Fight) -> None:
+    scene, since = fight.scene, fight.scene.committed
+    old = scene.driver(FOREVER)
+    if not fight.progressed(old, 1, since):
+        fight.end(old)
+        return
+    new = scene.driver(NOW, point=fight.plan.rival)
+    fed = time.monotonic()
+    while not new.over and not new.too_long:
+        if time.monotonic() - fed > 0.5 and scene.unread < 6:
+            scene.source.add()  # the older one stays busy
+            fed = time.monotonic()
+        time.sleep(0.02)
+    end = fight.end(new, Manner.FINISHED, Manner.KILLED)
+    if end.manner is Manner.GAVE_UP and not old.over:
+        old.kill(fight.plan.whom)
+    _meet(fight, old)
+
+
+def _meet(fight: Fight, old: Life) -> None:
+    """Wait for the end of a driver that has lost its query."""
+    end = old.end()
+    spark = end.manner is Manner.UNNAMED and SPARK_MEETS in end.message
+    fight.ends.append(end)
+    fight.kills += end.manner is Manner.KILLED
+    right = {Manner.FENCED, Manner.KILLED} | ({Manner.GAVE_UP} if fight.plan.faults else set())
+    if not spark and end.manner not in right:
+        fight.blame(f"the older of two drivers {end.manner}: {end.error} {end.message}")
+
+
+def _gap(fight: Fight) -> None:
+    scene, plan = fight.scene, fight.plan
+    life = scene.driver(point=plan.point, occurrence=plan.occurrence, whom=plan.whom)
+    end = fight.end(life, Manner.KILLED)
+    if end.manner is not Manner.KILLED:
+        return
+    destroy_evidence(scene.place)
+    refused = fight.end(scene.driver(), Manner.REFUSED)
+    if refused.error != "HistoryGapError":
+        fight.blame(f"evidence was destroyed, and the driver said {refused.error or 'nothing'}")
+        return
+    epoch = scene.planned
+    landed = scene.judge().epoch == epoch
+    scene.answer = f"{'committed' if landed else 'missing'}:{epoch}"
+
+
+def _stop(fight: Fight) -> None:
+    since = fight.scene.committed
+    life = fight.scene.driver(FOREVER)
+    if fight.progressed(life, fight.plan.after, since):
+        request_stop(fight.scene.place.open(), QUERY, by="the laboratory")
+    fight.end(life, Manner.FINISHED)
+
+
+def _drain(fight: Fight) -> None:
+    fight.end(fight.scene.driver(), Manner.FINISHED)

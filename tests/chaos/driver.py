@@ -1,0 +1,134 @@
+"""The job with a mind to die: `python -m tests.chaos.driver ORDERS.json`, in a session of its own.
+
+It is the real job. The orders say where it kills or stops itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from airflow_provider_lance.spark import handover, sink
+from airflow_provider_lance.spark.job import run
+from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.streaming.view import Policy
+from tests.chaos.classic import ClassicSink
+from tests.chaos.life import kill
+from tests.chaos.orders import Orders
+from tests.chaos.plan import Control, SparkPoint
+from tests.chaos.sink import ChaosSink
+
+PATIENCE_SECONDS = 3.0
+"""For the driver that a query was taken from: here it may be one that was stopped on purpose."""
+
+WATCHED = {
+    SparkPoint.PLANNING: ("offsets", True),
+    SparkPoint.LOGGING: ("commits", True),
+    SparkPoint.LOGGED: ("commits", False),
+}
+"""Points that only the checkpoint shows: in which log, and whether a half-written entry counts."""
+
+
+class Fate:
+    """Carries out the orders when their point is reached."""
+
+    def __init__(self, orders: Orders, jvm: int) -> None:
+        self._orders, self._jvm = orders, jvm
+        self._left = orders.occurrence
+        self._lock = threading.Lock()
+
+    def reach(self, point: str) -> None:
+        """Be at a point: pass it, or end there."""
+        with self._lock:
+            if point != self._orders.point:
+                return
+            self._left -= 1
+            if self._left:
+                return
+            Path(f"{self._orders.sign}.struck").touch()
+        if self._orders.pause:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        else:
+            kill(os.getpid(), self._jvm, self._orders.whom)
+
+    def watch(self, log: Path, begun: bool) -> None:
+        """Follow one of Spark's logs; what it has already does not count."""
+        known = _entries(log, begun)
+        while True:
+            for number in _entries(log, begun) - known:
+                known.add(number)
+                self.reach(self._orders.point)
+            time.sleep(0.001)
+
+
+def _entries(log: Path, begun: bool) -> set[int]:
+    try:
+        names = os.listdir(log)
+    except FileNotFoundError:
+        return set()
+    entries = {int(name) for name in names if name.isdigit()}
+    if not begun:
+        return entries
+    # Spark writes `.5.<uuid>.tmp` and renames it to `5`.
+    halves = (name.split(".") for name in names if name[0] == "." and name.endswith(".tmp"))
+    return entries | {int(parts[1]) for parts in halves if parts[1].isdigit()}
+
+
+def main(path: str) -> None:
+    orders = Orders.loads(Path(path).read_text())
+    spec = JobSpec.loads(Path(orders.spec).read_text())
+    session = _session(orders)
+    jvm = _pid_of_jvm(session)
+    fate = Fate(orders, jvm)
+    if orders.point in WATCHED:
+        name, begun = WATCHED[SparkPoint(orders.point)]
+        log = Path(spec.sink.checkpoint_location, name)
+        threading.Thread(target=fate.watch, args=(log, begun), daemon=True).start()
+    handover._PATIENCE_SECONDS = PATIENCE_SECONDS
+    if orders.control is Control.BARRIER:
+        sink.Policy = partial(Policy, barrier=False)  # type: ignore[assignment,misc]
+    chosen = (ClassicSink if orders.control is Control.LOOKBACK else ChaosSink)(
+        spec.sink,
+        launch_id=spec.launch_id,
+        launched_by=spec.launched_by,
+        on_step=lambda step: fate.reach(step.value),
+    )
+    chosen.reach = fate.reach
+    ready = Path(f"{orders.sign}.ready")
+    ready.with_suffix(".tmp").write_text(str(jvm))
+    ready.with_suffix(".tmp").rename(ready)
+    summary = run(session, spec, chosen)
+    print("SUMMARY", json.dumps(summary.to_json()), flush=True)
+    os._exit(0)  # all is said, and the JVM ends when its parent has
+
+
+def _session(orders: Orders) -> SparkSession:
+    return (
+        SparkSession.builder.master("local[1]")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.extraJavaOptions", orders.java)
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.ui.enabled", "false")
+        .getOrCreate()
+    )
+
+
+def _pid_of_jvm(session: SparkSession) -> int:
+    java: Any = session.sparkContext._jvm
+    return int(java.java.lang.ProcessHandle.current().pid())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

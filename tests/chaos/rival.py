@@ -1,0 +1,79 @@
+"""A second driver that takes the query over and commits the epoch in doubt, without Spark."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pyarrow as pa
+from lance.fragment import write_fragments
+
+from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.streaming.committer import Committer
+from airflow_provider_lance.streaming.decision import Decision
+from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.streaming.view import Policy
+from tests.chaos.input import newest
+from tests.chaos.plan import Control, Mode
+from tests.chaos.scene import QUERY, Scene
+
+MODES = {
+    Mode.APPEND: OutputMode.APPEND,
+    Mode.UPSERT: OutputMode.UPDATE,
+    Mode.COMPLETE: OutputMode.COMPLETE,
+}
+
+
+def take_over(scene: Scene) -> bool:
+    """Claim the query; commit the epoch that Spark has planned and not logged, then vanish.
+
+    It never releases, as a driver that is killed. Return whether it committed an epoch.
+    """
+    place = str(scene.checkpoint)
+    files = open_files(place)
+
+    def look() -> Checkpoint:
+        return read_checkpoint(place, files)
+
+    seen = look()
+    policy = Policy(barrier=scene.control is not Control.BARRIER)
+    committer = Committer(scene.place.open(), QUERY, seen, policy, look=look)
+    committer.prepare()
+    committer.identify(Driver(f"rival-{len(scene.lives)}", seen.id or "", place, pid=os.getpid()))
+    epoch_id = NO_EPOCH if seen.in_flight is None else seen.in_flight
+    committer.claim(epoch_id)
+    if epoch_id == NO_EPOCH or committer.decide(epoch_id) is not Decision.FULL_COMMIT:
+        return False
+    committer.commit(_epoch(scene, epoch_id, committer.port))
+    return True
+
+
+def _epoch(scene: Scene, epoch_id: int, port: Any) -> Epoch:
+    """Write what Spark's plan for the epoch gives, from the input."""
+    mode, schema = scene.plan.mode, port.dataset.schema
+    first, last = scene.files_until(epoch_id - 1), scene.files_until(epoch_id)
+    new = [row for file in scene.source.files[first:last] for row in file]
+    keys: pa.Table | None = None
+    merge_keys: tuple[str, ...] = ()
+    if mode is Mode.COMPLETE:
+        columns = zip(*scene.expected(epoch_id), strict=True)
+        table = pa.table(dict(zip(schema.names, map(list, columns), strict=True)), schema=schema)
+    elif mode is Mode.UPSERT:
+        new = newest(new)
+        kept = [row for row in new if row["op"] != "d"]
+        table = pa.Table.from_pylist(kept, schema)
+        keys, merge_keys = pa.Table.from_pylist(new, schema).select(["id"]), ("id",)
+    else:
+        table = pa.Table.from_pylist(new, schema)
+    return Epoch(
+        epoch_id,
+        MODES[mode],
+        list(write_fragments(table, port.dataset)) if table.num_rows else [],
+        rows=len(new),
+        bytes=0,
+        started_at=utc_now(),
+        keys=keys,
+        merge_keys=merge_keys,
+        deletes=len(new) - table.num_rows if mode is Mode.UPSERT else 0,
+    )

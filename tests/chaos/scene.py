@@ -1,0 +1,172 @@
+"""A station's stream as everybody sees it: source, checkpoint, dataset, and drivers for it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from airflow_provider_lance.exceptions import DatasetNotFoundError
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort
+from airflow_provider_lance.streaming.epoch import NO_EPOCH
+from airflow_provider_lance.streaming.history import exact_watermark
+from tests.chaos.input import DDL, SQL, Row, Source
+from tests.chaos.judge import Evidence, Verdict, judge
+from tests.chaos.life import Life
+from tests.chaos.orders import Orders
+from tests.chaos.plan import Control, StationPlan, Whom
+from tests.chaos.store import Place
+
+QUERY = "chaos"
+NOW, FOREVER = "availableNow", "0 seconds"
+"""Triggers: read what is there and end, or wait for more."""
+
+
+@dataclass
+class Scene:
+    """One station at work.
+
+    ``answer`` is what drivers are told of the last gap in history. It names an epoch, so that it
+    may stay. ``gap`` tells whether nobody has acted upon it yet.
+    """
+
+    plan: StationPlan
+    folder: Path
+    place: Place
+    control: Control = Control.NONE
+    java: str = ""
+    answer: str = "fail"
+    gap: bool = False
+    lives: list[Life] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        seed = f"{self.plan.seed}/{self.plan.number}"
+        self.source = Source(self.folder / "source", self.plan.mode, seed)
+        self.checkpoint = self.folder / "checkpoint"
+        (self.folder / "lives").mkdir()
+        (self.folder / "tmp").mkdir()
+
+    def driver(
+        self,
+        trigger: str = NOW,
+        *,
+        point: str = "",
+        occurrence: int = 1,
+        whom: Whom = Whom.ALL,
+        pause: bool = False,
+    ) -> Life:
+        """Start a driver of the query, with a point at which it harms itself or none."""
+        sign = str(self.folder / "lives" / f"{len(self.lives):03}")
+        Path(f"{sign}.spec.json").write_text(json.dumps(self._spec(trigger, Path(sign).name)))
+        orders = Orders(
+            spec=f"{sign}.spec.json",
+            sign=sign,
+            point=point,
+            occurrence=occurrence,
+            whom=whom,
+            pause=pause,
+            control=self.control,
+            java=self.java,
+        )
+        temporary = str(self.folder / "tmp")
+        life = Life(orders, {"TMPDIR": temporary, "SPARK_LOCAL_DIRS": temporary})
+        self.lives.append(life)
+        return life
+
+    def _spec(self, trigger: str, launch: str) -> dict[str, object]:
+        sink = {
+            "uri": self.place.uri,
+            "queryId": QUERY,
+            "checkpointLocation": str(self.checkpoint),
+            "createIfMissing": True,
+            "storageOptions": self.place.options,
+            "onHistoryGap": self.answer,
+            **self.plan.options,
+        }
+        spec = {
+            "launchId": f"life-{launch}",
+            "launchedBy": "the laboratory",
+            "sink": sink,
+            "source": {
+                "format": "parquet",
+                "options": {"path": str(self.source.folder), "maxFilesPerTrigger": "1"},
+                "schema": DDL,
+            },
+            "trigger": trigger,
+            "stopGrace": 15,
+        }
+        sql = SQL[self.plan.mode]
+        return spec | ({"sql": sql} if sql else {})
+
+    def files_until(self, epoch: int) -> int:
+        """Return how many files Spark has planned for all epochs up to one; -1 is none.
+
+        Mostly one each. A driver killed between the source's log and `offsets/N` leaves a file
+        that its successor reads together with the next.
+        """
+        if epoch < 0:
+            return 0
+        return int(json.loads(self._offsets(epoch)[2])["logOffset"]) + 1
+
+    def _offsets(self, epoch: int) -> list[str]:
+        return (self.checkpoint / "offsets" / str(epoch)).read_text().splitlines()
+
+    @property
+    def unread(self) -> int:
+        """Return how many files no epoch was planned for yet."""
+        return len(self.source.files) - self.files_until(self.planned)
+
+    def expected(self, epoch: int) -> Counter[Row]:
+        """Return what the dataset must hold after an epoch."""
+        return self.source.expected(self.files_until(epoch))
+
+    @property
+    def planned(self) -> int:
+        """Return the newest epoch that Spark has planned, -1 if none."""
+        return self._newest("offsets")
+
+    @property
+    def committed(self) -> int:
+        """Return the newest epoch that Spark has logged as done, -1 if none."""
+        return self._newest("commits")
+
+    def _newest(self, log: str) -> int:
+        folder = self.checkpoint / log
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        return max((int(name) for name in names if name.isdigit()), default=NO_EPOCH)
+
+    def rows(self, port: LanceDatasetPort) -> list[Row]:
+        """Return the rows of a version, as a reader who knows nothing of streams finds them."""
+        table = port.dataset.to_table()
+        return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+    def evidence(self) -> Evidence:
+        """Look at the dataset and at Spark's logs, while no driver lives."""
+        if not self.made:
+            return Evidence(Counter(), NO_EPOCH, 0, self.planned, self.committed)
+        port = self.place.open_unharmed()
+        mark = exact_watermark(port, QUERY)
+        # The classic design claims nothing: the epoch in flight may be there or not.
+        missing = 1 if self.control is Control.LOOKBACK else mark.missing
+        return Evidence(Counter(self.rows(port)), mark.epoch, missing, self.planned, self.committed)
+
+    @property
+    def made(self) -> bool:
+        """Tell whether a driver has made the dataset yet."""
+        try:
+            self.place.open_unharmed()
+        except DatasetNotFoundError:
+            return False
+        return True
+
+    def judge(self) -> Verdict:
+        """Compare the dataset with the input."""
+        seen = self.evidence()
+        self.gap = seen.missing > 0
+        return judge(seen, self.expected)
+
+    def clear(self) -> None:
+        """End whatever still lives."""
+        for life in self.lives:
+            life.clear()

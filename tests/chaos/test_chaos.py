@@ -1,0 +1,74 @@
+"""The crash laboratory, a few rounds of it, and that it would notice.
+
+`make test` has no time for more; three hundred rounds are `python -m tests.chaos`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.chaos.report import SAID
+from tests.support.processes import finish, python
+
+SEED = "8713"
+"""Of its four rounds three kill a driver, after commits and in a claim, and one stops it while another
+takes over. On two of them the store fails."""
+
+
+def laboratory(home: Path, *arguments: str) -> tuple[int, dict[str, int], str]:
+    """Run the program; return its exit status, the figures of its last line, and all it printed."""
+    environment = {"TMPDIR": str(home), "JAVA_TOOL_OPTIONS": ""}
+    process = python("-m", "tests.chaos", *arguments, environment=environment)
+    status, output = finish(process, seconds=500)
+    said = re.search(", ".join(rf"(\d+) {name}" for name in SAID), output)
+    assert said, output
+    return status, dict(zip(SAID, map(int, said.groups()), strict=True)), output
+
+
+def drivers_in(home: Path) -> list[str]:
+    """Return what still runs with this folder in its environment or arguments."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) == os.getpid():
+            continue
+        try:
+            words = (process / "cmdline").read_bytes() + (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(home).encode() in words:
+            found.append(words.decode(errors="replace"))
+    return found
+
+
+def good(figures: Mapping[str, int]) -> bool:
+    return not (figures["lost"] or figures["duplicated"] or figures["failed"])
+
+
+def test_drivers_killed_paused_and_cut_off_from_the_store_lose_and_double_nothing(
+    tmp_path: Path,
+) -> None:
+    status, figures, output = laboratory(tmp_path, "--rounds", "4", "--seed", SEED)
+    assert status == 0, output
+    assert good(figures)
+    assert figures["rounds"] == 4
+    assert figures["kills"] >= 2
+    assert figures["faults"] >= 2
+    assert list(tmp_path.iterdir()) == [], "it cleans up after itself"
+    assert drivers_in(tmp_path) == []
+
+
+def test_control_without_the_barrier_the_laboratory_fails_and_says_how_to_repeat_it(
+    tmp_path: Path,
+) -> None:
+    arguments = ("--rounds", "1", "--workers", "1", "--seed", SEED, "--control", "barrier")
+    status, figures, output = laboratory(tmp_path, *arguments)
+    assert status == 1, output
+    assert figures["duplicated"] > 0
+    assert f"python -m tests.chaos --seed {SEED} --only 0 --keep --control barrier" in output
+    kept = re.search(r"folder: (.+)", output)
+    assert kept
+    assert (Path(kept[1]) / "table.lance").is_dir()
+    assert drivers_in(tmp_path) == []
