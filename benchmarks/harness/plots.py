@@ -58,33 +58,6 @@ class Bars:
     log_y: bool = False
 
 
-def lines(
-    folder: Path,
-    name: str,
-    series: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    title: str,
-    x: str,
-    y: str,
-    log_y: bool = False,
-) -> str:
-    """Write one chart with lines; return its name, for the sheet."""
-    return draw(folder, name, Lines(series, title, x, y, log_y))
-
-
-def bars(
-    folder: Path,
-    name: str,
-    values: Mapping[str, float | Mapping[str, float]],
-    *,
-    title: str,
-    y: str,
-    log_y: bool = False,
-) -> str:
-    """Write one chart with bars; return its name, for the sheet."""
-    return draw(folder, name, Bars(values, title, y, log_y))
-
-
 def draw(folder: Path, name: str, *charts: Lines | Bars, title: str = "") -> str:
     """Write charts into one ``<name>.svg`` and ``<name>.png``, up to three in a row."""
     folder.mkdir(parents=True, exist_ok=True)

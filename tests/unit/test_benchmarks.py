@@ -30,6 +30,7 @@ from benchmarks.harness.scale import Scale
 from benchmarks.harness.sheet import Sheet, write
 from benchmarks.harness.spark import SCHEMA, add_files, durations, rows
 from benchmarks.harness.turns import by_turns
+from benchmarks.publish import publish
 
 ROWS = 40
 
@@ -284,3 +285,37 @@ def test_the_classic_design_finds_an_epoch_whose_watermark_is_missing(tmp_path: 
     table.epoch(rows(0, ROWS))
     assert table.count_rows() == ROWS
     assert table.dataset.config()[watermark_key(QUERY)] == "0"
+
+
+# ------------------------------------------------------------------------------------ publishing
+
+
+def published(tmp_path: Path, *values: float) -> str:
+    """Publish one run for each value and return the page."""
+    folders = []
+    for number, value in enumerate(values):
+        sheet = Sheet("E1", "A title", {"epochs": 3})
+        sheet.ratio("commit_p50", of="ours", to="theirs", value=value, epochs="1-3")
+        sheet.claim("is ahead", value=value, limit=1.0)
+        folder = tmp_path / str(number)
+        sheet.plots = [draw(folder, "plot", Lines({"a": [(1, 1)]}, "t", "x", "y"))]
+        about = {"date": "2026-01-02T03:04:05", "commit": "abc", "scale": "full"}
+        write([sheet], folder, about | {"machine": {"cores": 2}, "versions": {"python": "3"}})
+        folders.append(folder)
+    publish(folders, tmp_path / "page.md", tmp_path / "figures")
+    return (tmp_path / "page.md").read_text()
+
+
+def test_the_page_has_the_claims_ratios_and_plots(tmp_path: Path) -> None:
+    page = published(tmp_path, 0.5)
+    assert "| is ahead | 0.5 | ≤ 1 | holds |" in page
+    assert "| commit_p50 | ours | theirs | epochs 1-3 | 0.5 |" in page
+    assert "![plot](figures/plot.svg)" in page
+    names = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert names == ["plot.png", "plot.svg", "results-1.csv", "results-1.json"]
+
+
+def test_a_later_run_of_an_experiment_counts(tmp_path: Path) -> None:
+    page = published(tmp_path, 0.5, 1.5)
+    assert "| is ahead | 1.5 | ≤ 1 | **missed** |" in page
+    assert "holds" not in page
