@@ -68,8 +68,10 @@ class Ownership:
         previous: Owner | None = None
         now = utc_now()  # one for all attempts, so that one that lands late is known again
         for attempt in self._policy.backoff:
-            # 1. Open the latest version; the checkpoint must still be the recorded one.
-            view.reopen()
+            # 1. Open the latest version, unless the handle is fresh; the checkpoint must still be
+            # the recorded one. Whoever changed the owner since makes step 2 fail, and epochs that
+            # landed since are above what is folded here.
+            view.refresh(strictly=attempt.number > 0)
             if mine is not None and view.state.owner == mine:
                 return previous, mine  # an earlier attempt landed and its answer was lost
             fresh = view.starts_generation()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -233,3 +234,23 @@ def test_an_attempt_is_one_manifest(tmp_path: Path) -> None:
         port.latest().commit(Configure({"k": str(n)}))
     landed = port.commit(Append(fragments))
     assert landed.version == port.version + 6, "a stale append is rebased over what landed before"
+
+
+def test_threads_may_share_a_port(world: World) -> None:
+    port = world.open()
+    for n in range(40):
+        port = port.commit(Configure({"a.b": str(n)}), {"k": str(n)})
+
+    def read() -> None:
+        for version in range(1, port.version + 1):
+            port.properties(version)
+
+    def look() -> None:
+        for _ in range(200):
+            assert port.latest().version == port.version
+            assert port.config["a.b"] == "39"
+
+    with ThreadPoolExecutor(6) as pool:
+        started = [pool.submit(work) for work in (read, look) * 3]
+    for each in started:
+        each.result()
