@@ -37,6 +37,7 @@ LIGHT = (f"{PACKAGE}.provider_info", f"{PACKAGE}.cli.airflow")
 """What Airflow imports in processes that need nothing of `airflow.sdk` for it."""
 BESIDE = (f"{PACKAGE}.plugins.lance", f"{PACKAGE}.hooks.errors")
 """Public, and not in the provider's metadata."""
+# One of each kind, for a quick run: each takes an interpreter that imports Airflow.
 FEW_MODULES = ("operators.stream", "sensors.epoch", "triggers.event", "hooks.lance", "assets.lance")
 WATCHERS, INTERVAL = 1000, 1.0
 DATASETS = (1, 100)
@@ -95,13 +96,14 @@ class Probe:
 
 
 def run(bench: Bench) -> Sheet:
-    rounds = bench.scale.pick(quick=1, full=3)
+    rounds = bench.scale.pick(quick=1, full=2)
     parses = bench.scale.pick(quick=3, full=9)
     looks = bench.scale.pick(quick=30, full=100)
     seconds = bench.scale.pick(quick=4.0, full=12.0)
-    modules = [*public_modules(get_provider_info()), *BESIDE]
-    chosen = (*LIGHT, *(f"{PACKAGE}.{name}" for name in FEW_MODULES))
-    modules = sorted({*modules, *LIGHT} & set(chosen) if rounds == 1 else {*modules, *LIGHT})
+    modules = bench.scale.pick(
+        quick=[*LIGHT, *(f"{PACKAGE}.{name}" for name in FEW_MODULES)],
+        full=sorted({*public_modules(get_provider_info()), *LIGHT, *BESIDE}),
+    )
     settings = {
         "modules": modules,
         "rounds": {"imports": rounds, "parses": parses, "looks": looks},

@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.harness.machine import ROOT
+
 COLUMN = "at"
 """The column that holds each row's own timestamp."""
 POLL_SECONDS = 0.01
@@ -97,9 +98,10 @@ def _look_at_lance(path: str) -> Look:
     def look() -> list[str]:
         nonlocal held
         if held is None:
-            if not Path(path, "_versions").exists():
+            try:
+                held = lance.dataset(path)
+            except ValueError:  # it is still to be made
                 return []
-            held = lance.dataset(path)
         elif (newest := held.latest_version) != held.version:
             held = held.checkout_version(newest)
         else:

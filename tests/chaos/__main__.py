@@ -28,7 +28,7 @@ from tests.support.processes import QUICK_JAVA
 WORTH_AN_ARCHIVE = 20
 """Rounds from which on it pays to make JVMs start faster."""
 
-WIDTH = 120
+WIDTH = 132
 """Of tables that nobody sees on a terminal."""
 
 

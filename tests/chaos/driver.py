@@ -56,7 +56,8 @@ class Fate:
                 return
             Path(f"{self._orders.sign}.struck").touch()
         if self._orders.pause:
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: sent to the process, another thread might take it, and this one go on.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         else:
             kill(os.getpid(), self._jvm, self._orders.whom)
 

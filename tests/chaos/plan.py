@@ -209,7 +209,7 @@ def station(seed: str, number: int, control: Control = Control.NONE) -> StationP
         mode,
         store,
         options,
-        impatient=dice.random() < 0.5,
+        impatient=dice.random() < 0.7,
         rounds=tuple(
             _bent(
                 _round(f"{seed}/{number}/{place}", number * ROUNDS + place, attack, store, points),
@@ -223,7 +223,8 @@ def station(seed: str, number: int, control: Control = Control.NONE) -> StationP
 def _bent(plan: RoundPlan, control: Control) -> RoundPlan:
     """Turn a round towards what a control lacks, so that it is met for certain."""
     if control is Control.BARRIER and plan.attack is Attack.PAUSE:
-        return replace(plan, point=Step.COMMIT_CHECKED.value)
+        # Somebody else's commit at the same moment would make the driver look again.
+        return replace(plan, point=Step.COMMIT_CHECKED.value, maintained=False)
     if control is Control.LOOKBACK:
         point = SparkPoint.SUNK.value
         return replace(plan, point=point, whom=Whom.ALL, between=Between.COMMITS)
@@ -291,15 +292,22 @@ def _at(plan: RoundPlan, point: str, dice: random.Random) -> RoundPlan:
     return replace(plan, point=str(point), occurrence=occurrence, files=occurrence + 2)
 
 
-TARGETS = (Kind.PUT_MANIFEST, Kind.PUT_MANIFEST, Kind.PUT_TRANSACTION, Kind.PUT_DATA, Kind.LIST)
+TARGETS = (*[Kind.PUT_MANIFEST] * 4, Kind.PUT_TRANSACTION, Kind.PUT_DATA, Kind.LIST)
+DOUBTFUL = (Fault.RESET_AFTER, Fault.RESET_LATE, Fault.ERROR_500_AFTER, Fault.RESET_BEFORE)
+"""After these a writer cannot know whether its manifest is there."""
 
 
 def _faults(seed: str, attack: Attack, dice: random.Random) -> Faults | None:
     """Plan a round's faults: some at the writes that matter, and some anywhere."""
     if attack is Attack.GAP:
         return None  # what it may refuse shall have one cause
-    strikes = tuple(
-        Strike(dice.choice(TARGETS), dice.randint(1, 8), dice.choice(list(Fault))) for _ in range(5)
-    )
     share = 0.08 if attack is Attack.DRAIN else dice.choice([0.0, 0.02, 0.04])
+    strikes = tuple(_strike(dice) for _ in range(5))
     return Faults(seed, share, strikes, latency=dice.choice([0.05, 0.2, 0.6]))
+
+
+def _strike(dice: random.Random) -> Strike:
+    kind = dice.choice(TARGETS)
+    doubtful = kind is Kind.PUT_MANIFEST and dice.random() < 0.7
+    fault = dice.choice(DOUBTFUL if doubtful else tuple(Fault))
+    return Strike(kind, dice.randint(1, 8), fault)

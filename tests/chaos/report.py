@@ -59,15 +59,16 @@ def totals(results: Iterable[RoundResult]) -> Counter[str]:
 def line(result: RoundResult) -> str:
     """Say in one line what a round came to."""
     ends = ", ".join(sorted(result.ends.elements()))
+    errors = f" ({', '.join(sorted(result.errors))})" if result.errors else ""
     name = result.number if result.number >= 0 else f"end of station {result.station}"
     tail = f" WRONG: {result.wrong}" if result.wrong else ""
-    return f"{name} {result.kind}, {result.what}: {ends} in {result.seconds:.0f} s{tail}"
+    return f"{name} {result.kind}, {result.what}: {ends}{errors} in {result.seconds:.0f} s{tail}"
 
 
 def table(results: Sequence[RoundResult]) -> Table:
     """Return the table of a run: a row for each kind of station, and one for all."""
     drawn = Table(title="Crash laboratory")
-    drawn.add_column("stream")
+    drawn.add_column("stream", no_wrap=True)
     for head in (*HEADS, *BAD):
         drawn.add_column(head, justify="right", style="red" if head in BAD else None)
     for kind in sorted({each.kind for each in results}):
@@ -98,13 +99,16 @@ def show(console: Console, tally: Tally, seconds: float) -> None:
     attacks: Counter[str] = Counter()
     faults: Counter[str] = Counter()
     upkeep: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
     for each in results:
-        attacks[each.what] += each.number >= 0
+        attacks[each.attack] += each.number >= 0
         faults += each.faults
         upkeep += each.upkeep
+        errors += each.errors
     console.print(table(results))
     console.print(counted("Rounds by attack", +attacks))
     console.print(counted("Faults of the store", faults))
+    console.print(counted("Errors that drivers ended with", errors))
     console.print(counted("Maintenance beside drivers", upkeep))
     sums = totals(results)
     said = ", ".join(f"{sums[name]} {name}" for name in SAID)

@@ -13,6 +13,7 @@ from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.streaming.refusal import OnHistoryGap
 from airflow_provider_lance.streaming.view import Policy
 from tests.chaos.input import newest
 from tests.chaos.plan import Control, Mode
@@ -37,7 +38,10 @@ def take_over(scene: Scene) -> bool:
         return read_checkpoint(place, files)
 
     seen = look()
-    policy = Policy(barrier=scene.control is not Control.BARRIER)
+    policy = Policy(
+        on_history_gap=OnHistoryGap.parse(scene.answer),
+        barrier=scene.control is not Control.BARRIER,
+    )
     committer = Committer(scene.place.open(), QUERY, seen, policy, look=look)
     committer.prepare()
     committer.identify(Driver(f"rival-{len(scene.lives)}", seen.id or "", place, pid=os.getpid()))

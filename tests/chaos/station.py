@@ -29,11 +29,13 @@ class RoundResult:
     station: int
     kind: str
     number: int
+    attack: str
     what: str
     kills: int
     missed: int
     faults: Counter[str]
     ends: Counter[str]
+    errors: Counter[str]
     upkeep: Counter[str]
     doubts: int
     epochs: int
@@ -117,11 +119,13 @@ def _round(scene: Scene, plan: RoundPlan) -> RoundResult:
         station=scene.plan.number,
         kind=f"{scene.plan.mode} {scene.plan.store}",
         number=plan.number,
+        attack=f"{plan.attack}: {plan.point}" if plan.point else plan.attack,
         what=_what(plan),
         kills=fought.kills,
         missed=fought.missed,
         faults=scene.place.injected - injected,
         ends=Counter(end.manner.value for end in fought.ends),
+        errors=Counter(end.error for end in fought.ends if end.error),
         upkeep=upkeep.outcomes,
         doubts=sum(end.doubts for end in fought.ends),
         epochs=scene.planned - epochs,

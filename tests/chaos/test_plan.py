@@ -77,6 +77,7 @@ def test_only_a_store_that_can_fail_fails_and_never_where_evidence_is_destroyed(
 def test_a_control_meets_what_it_lacks_at_once(seed: str) -> None:
     first = station(seed, 0, Control.BARRIER).rounds[0]
     assert (first.attack, first.point) == (Attack.PAUSE, "commit.checked")
+    assert not first.maintained
     for round_ in station(seed, 0, Control.LOOKBACK).rounds:
         assert (round_.point, round_.between) == (SparkPoint.SUNK, Between.COMMITS)
 
