@@ -12,7 +12,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType
 
-from airflow_provider_lance.exceptions import DatasetNotFoundError, SchemaMismatchError, SpecError
+from airflow_provider_lance.exceptions import (
+    DatasetNotFoundError,
+    SchemaMismatchError,
+    SpecError,
+    StorageUnavailableError,
+)
 from airflow_provider_lance.spark.schema import check_schema, dataset_schema
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.streaming.spec import SinkOptions
@@ -26,6 +31,7 @@ def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
     """Open the dataset at its newest version, making it first if the options say so.
 
     :raises DatasetNotFoundError: there is none, and ``createIfMissing`` is off.
+    :raises StorageUnavailableError: the store did not answer, or it could not be made.
     :raises SchemaMismatchError: the stream's columns do not fit, or a merge key is no column.
     :raises SpecError: ``deleteWhen`` is no boolean condition over the stream.
     """
@@ -64,10 +70,18 @@ def _open_or_create(columns: pa.Schema, options: SinkOptions) -> LanceDatasetPor
         )
         log.info("Created the dataset. uri=%s columns=%d", options.uri, len(made))
     except OSError as error:
-        # Another driver was faster; what it made is checked like any other dataset.
-        if "already exists" not in str(error):
-            raise
+        # Another driver was faster, or the answer was lost: what is there is checked.
+        return _created_after_all(options, error)
     return open_dataset(options.uri, options.storage_options)
+
+
+def _created_after_all(options: SinkOptions, error: OSError) -> LanceDatasetPort:
+    try:
+        return open_dataset(options.uri, options.storage_options)
+    except DatasetNotFoundError:
+        raise StorageUnavailableError(
+            f"cannot create {options.uri}: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _read_by_condition(df: DataFrame, options: SinkOptions) -> tuple[str, ...]:

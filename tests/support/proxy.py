@@ -285,6 +285,11 @@ class _Handler(BaseHTTPRequestHandler):
         body = b"" if self.command == "HEAD" else xml
         self._answer(status, [("Content-Type", "application/xml")], body)
 
+    def finish(self) -> None:
+        """Close what a reset has not closed already."""
+        with contextlib.suppress(OSError):
+            super().finish()
+
     def _reset(self) -> None:
         """Close at once, with RST: what was not sent is lost, and the client sees a reset."""
         self.close_connection = True
