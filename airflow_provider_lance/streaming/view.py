@@ -248,6 +248,8 @@ class DriverView:
     def read_watermark(self) -> None:
         """Read the exact watermark at the handle, helped by Spark's commit log over a gap."""
         mark = self._reader.at(self.port)
+        while mark.missing and self._folded_by_others():
+            mark = self._reader.at(self.port)
         if mark.missing:
             self._look_beyond_the_start()
             mark = self._over_the_gap(mark)
@@ -256,6 +258,12 @@ class DriverView:
             # Either the checkpoint is an old copy, or another driver has gone on with it since it
             # was read: an epoch is planned before it is committed, so a second look can tell.
             self._planned_now = max(self._planned_now, self._look().planned)
+
+    def _folded_by_others(self) -> bool:
+        """Reopen; tell whether somebody folded since: our cleanup does before it removes."""
+        folded = self.state.folded_version
+        self.reopen()
+        return self.state.folded_version > folded
 
     def _look_beyond_the_start(self) -> None:
         """Read the checkpoint anew if versions are missing that were made after this start.

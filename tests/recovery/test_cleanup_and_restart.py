@@ -225,6 +225,26 @@ def test_a_driver_that_hung_for_longer_than_the_floor_looks_for_itself(
     expect_whole_epochs(uri, 3, mode)
 
 
+@MODES
+@pytest.mark.parametrize("at", [Step.CLAIM_OPENED, Step.CLAIM_OWNED, Step.CLAIM_BARRED])
+def test_a_cleanup_in_the_middle_of_a_claim_is_no_gap(uri: str, mode: OutputMode, at: Step) -> None:
+    """It folded before it removed, which the driver sees when it looks again."""
+    log: dict[str, int] = {}
+    advance(stream(uri, mode=mode, log=log, run_id="first", every=10))
+
+    to_come = [at]
+
+    def on_step(step: Step) -> None:
+        if to_come == [step]:
+            to_come.clear()
+            tidy(uri)
+
+    successor = stream(uri, mode=mode, log=log, run_id="second", on_step=on_step)
+    advance(successor)
+    assert not to_come
+    expect_whole_epochs(uri, 1, mode)
+
+
 def test_control_without_the_floor_a_driver_that_wakes_at_once_doubles(uri: str) -> None:
     log: dict[str, int] = {}
 

@@ -71,7 +71,8 @@ def look(
     reports, _ = _opened(report_location(location), opener) if location else (None, "")
     drivers = see_drivers(reports, query_id, now) if reports else ()
     mark = exact_watermark(port, query_id)
-    if any(_is_ahead(driver, mark) for driver in drivers):
+    # A cleanup folds before it removes, so versions may only seem to be missing from behind.
+    if mark.missing or any(_is_ahead(driver, mark) for driver in drivers):
         port = port.latest()
         state = decode_query(port.config, query_id, port.version)
         mark = exact_watermark(port, query_id)
