@@ -71,6 +71,7 @@ class Committer:
         self._view = DriverView(port, query_id, checkpoint, self._policy, look, launch_id=launch_id)
         self._ownership = Ownership(self._view, self._policy, on_step)
         self._on_step = on_step
+        self._cleared: tuple[DatasetPort, int] | None = None
 
     @property
     def port(self) -> DatasetPort:
@@ -133,6 +134,8 @@ class Committer:
         """
         decision = self._view.decide(epoch_id)
         self._view.refuse(decision)
+        if decision is Decision.FULL_COMMIT:
+            self._cleared = self._view.port, epoch_id
         return decision
 
     def claim(self, epoch_id: int) -> None:
@@ -184,10 +187,11 @@ class Committer:
         view = self._view
         if view.owner is None:
             self.claim(epoch.epoch_id)
-        # 1. An epoch that is known is not written again.
-        decision = self.decide(epoch.epoch_id)
-        if decision is not Decision.FULL_COMMIT:
-            return CommitResult(decision, epoch.epoch_id, view.port.version)
+        # 1. An epoch that is known is not written again. At the same handle the answer is the same.
+        if self._cleared != (view.port, epoch.epoch_id):
+            decision = self.decide(epoch.epoch_id)
+            if decision is not Decision.FULL_COMMIT:
+                return CommitResult(decision, epoch.epoch_id, view.port.version)
         self._on_step(Step.COMMIT_CHECKED)
         began = time.perf_counter()
         committed_at = self._land(epoch)
@@ -199,7 +203,7 @@ class Committer:
         if self._ownership.since_fold >= view.fold_every:
             self._ownership.fold()
         self._on_step(Step.COMMIT_FOLDED)
-        return CommitResult(decision, epoch.epoch_id, view.port.version, commit_ms)
+        return CommitResult(Decision.FULL_COMMIT, epoch.epoch_id, view.port.version, commit_ms)
 
     def _land(self, epoch: Epoch) -> str:
         """Do steps 2 to 4 of a commit until the epoch has landed; return when it was sent."""
@@ -209,7 +213,8 @@ class Committer:
         base = view.port.version
         for attempt in self._policy.backoff:
             # 2. The handle's own config must name our token; no I/O while the handle is fresh.
-            view.refresh(strictly=complete and attempt.number > 0)
+            if attempt.number:
+                view.refresh(strictly=complete)
             view.refuse_if_fenced()
             view.refuse_other_layout()
             assert view.owner is not None

@@ -10,6 +10,7 @@ from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     CommitStateUnknownError,
     DatasetNotFoundError,
+    LanceStreamError,
     StorageUnavailableError,
 )
 from airflow_provider_lance.streaming.port import (
@@ -23,6 +24,7 @@ from airflow_provider_lance.streaming.port import (
 
 if TYPE_CHECKING:
     import lance
+    from lance import LanceOperation
 
 __all__ = ["LanceDatasetPort", "is_conflict", "open_dataset", "read_error"]
 
@@ -84,6 +86,8 @@ class LanceDatasetPort:
         self, dataset: lance.LanceDataset, storage_options: Mapping[str, str] | None = None
     ) -> None:
         self._dataset = dataset
+        self.version = int(dataset.version)
+        """The version the handle stands at."""
         self.storage_options = dict(storage_options or {})
         """What opened the dataset, secrets included."""
         self._config: Mapping[str, str] | None = None
@@ -99,11 +103,6 @@ class LanceDatasetPort:
     def uri(self) -> str:
         """Return the dataset's URI."""
         return str(self._dataset.uri)
-
-    @property
-    def version(self) -> int:
-        """Return the version the handle stands at."""
-        return int(self._dataset.version)
 
     @property
     def config(self) -> Mapping[str, str]:
@@ -153,11 +152,10 @@ class LanceDatasetPort:
     ) -> LanceDatasetPort:
         """Commit one change on top of this version; see :class:`.port.DatasetPort`."""
         import lance
-        from lance.commit import CommitConflictError
 
         transaction = lance.Transaction(
             read_version=self.version,
-            operation=self._operation(change),
+            operation=self._operation(change, lance.LanceOperation),
             transaction_properties=dict(properties or {}),
         )
         # No retry inside Lance: a PUT that took effect and whose answer was lost would be sent
@@ -165,56 +163,51 @@ class LanceDatasetPort:
         # Overwrite a true compare-and-swap; an Append is still rebased over what landed before.
         try:
             landed = lance.LanceDataset.commit(self._dataset, transaction, max_retries=0)
-        except CommitConflictError as error:
-            raise CommitPreemptedError(
-                f"{type(change).__name__} on version {self.version} of {self.uri} was preempted: "
-                f"{_first_line(error)}"
-            ) from error
         except Exception as error:
-            # Anything else may have struck before or after the manifest was written.
-            raise CommitStateUnknownError(
-                f"{type(change).__name__} on version {self.version} of {self.uri} ended in "
-                f"{type(error).__name__}: {_first_line(error)}"
-            ) from error
+            raise self._commit_error(change, error) from error
         return LanceDatasetPort(landed, self.storage_options)
 
-    def _operation(self, change: Change) -> Any:
-        from lance import LanceOperation
+    def _commit_error(self, change: Change, error: Exception) -> LanceStreamError:
+        from lance.commit import CommitConflictError
 
+        what = f"{type(change).__name__} on version {self.version} of {self.uri}"
+        why = _first_line(error)
+        if isinstance(error, CommitConflictError):
+            return CommitPreemptedError(f"{what} was preempted: {why}")
+        # Anything else may have struck before or after the manifest was written.
+        return CommitStateUnknownError(f"{what} ended in {type(error).__name__}: {why}")
+
+    def _operation(self, change: Change, operations: type[LanceOperation]) -> Any:
         match change:
             case Append(fragments):
-                return LanceOperation.Append(list(fragments))
+                return operations.Append(list(fragments))
             case Overwrite(fragments):
-                return LanceOperation.Overwrite(self._dataset.lance_schema, list(fragments))
+                return operations.Overwrite(self._dataset.lance_schema, list(fragments))
             case Configure(updates):
-                return LanceOperation.UpdateConfig(
-                    config_updates=LanceOperation.UpdateMap(dict(updates))
-                )
+                return operations.UpdateConfig(config_updates=operations.UpdateMap(dict(updates)))
             case Barrier():
                 # Without `preserves_nullability` Lance must assume that the schema tightened, so
                 # every write from an older version is made to retry; that is the barrier.
-                return LanceOperation.Project(self._dataset.lance_schema)
+                return operations.Project(self._dataset.lance_schema)
             case Upsert():
-                return self._upsert(change)
+                return operations.Update(**self._upsert(change))
 
-    def _upsert(self, change: Upsert) -> Any:
-        """Turn "delete these keys, add these fragments" into one Update operation.
+    def _upsert(self, change: Upsert) -> dict[str, Any]:
+        """Turn "delete these keys, add these fragments" into one Update operation's fields.
 
         Only the keys are joined against the dataset; the rows were written elsewhere.
         """
-        from lance import LanceOperation
-
         merge = self._dataset.merge_insert(list(change.merge_keys)).when_matched_delete()
         try:
             transaction, _ = merge.execute_uncommitted(change.keys)
             matched: Any = transaction.operation
         except (ValueError, OSError) as error:
             raise read_error(self.uri, error) from error
-        return LanceOperation.Update(
-            removed_fragment_ids=matched.removed_fragment_ids,
-            updated_fragments=matched.updated_fragments,
-            new_fragments=[*matched.new_fragments, *change.fragments],
-            fields_modified=matched.fields_modified,
-            fields_for_preserving_frag_bitmap=matched.fields_for_preserving_frag_bitmap,
-            update_mode=matched.update_mode,
-        )
+        return {
+            "removed_fragment_ids": matched.removed_fragment_ids,
+            "updated_fragments": matched.updated_fragments,
+            "new_fragments": [*matched.new_fragments, *change.fragments],
+            "fields_modified": matched.fields_modified,
+            "fields_for_preserving_frag_bitmap": matched.fields_for_preserving_frag_bitmap,
+            "update_mode": matched.update_mode,
+        }

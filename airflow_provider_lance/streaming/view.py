@@ -80,6 +80,8 @@ class DriverView:
         self.fold_every = policy.watermark_every
         self._checkpoint, self._look = checkpoint, look
         self._planned_now = checkpoint.planned
+        self._config = port.config
+        self.state = decode_query(port.config, query_id, port.version)
         self.move_to(port)
         self._layout = port.layout
         self._reader = WatermarkReader(port, query_id)
@@ -97,7 +99,9 @@ class DriverView:
     def move_to(self, port: DatasetPort) -> None:
         """Stand at another handle; its config is decoded once, for all questions to come."""
         self.port = port
-        self.state = decode_query(port.config, self.query_id, port.version)
+        if port.config != self._config:  # most commits leave it as it is
+            self._config = port.config
+            self.state = decode_query(port.config, self.query_id, port.version)
         self._seen_at = time.time()
 
     def reopen(self) -> None:
