@@ -7,12 +7,13 @@ import time
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 
 from airflow_provider_lance.spark.forecast import Forecast, Size
 from airflow_provider_lance.spark.gathering import Gathered, gather, gather_rows
 from airflow_provider_lance.spark.tuning import BatchRows
+from airflow_provider_lance.spark.worker_error import named_by_worker
 from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
 
 __all__ = ["EpochWriter"]
@@ -48,6 +49,7 @@ class EpochWriter:
         :param df: the micro-batch, with the columns that the task's ``split`` takes.
         :param dataset: a handle of the dataset.
         :raises RowsRefusedError: a value does not fit, or a merge key is null or there twice.
+        :raises StorageUnavailableError: the store did not take the rows.
         """
         began = time.monotonic()
         written = self._directly(df, dataset, began) or self._on_executors(df, dataset)
@@ -73,7 +75,10 @@ class EpochWriter:
     def _on_executors(self, df: DataFrame, dataset: Any) -> Gathered:
         if (last := self._forecast.last) and last.rows:
             self._batch_rows.fit(df, last.bytes / last.rows)
-        messages = df.mapInArrow(self.task, MESSAGE_SCHEMA).collect()
+        try:
+            messages = df.mapInArrow(self.task, MESSAGE_SCHEMA).collect()
+        except PythonException as error:
+            raise named_by_worker(error) or error from error
         return gather(messages, self.task, dataset)
 
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.spark.schema import conform
-from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.streaming.dataset import open_dataset, write_error
 
 __all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]
 
@@ -104,11 +104,17 @@ class WriteTask:
         return _opened[name]
 
     def write(self, rows: pa.RecordBatchReader, dataset: Any) -> list[Any]:
-        """Write rows of the dataset's schema into new, uncommitted fragments."""
+        """Write rows of the dataset's schema into new, uncommitted fragments.
+
+        :raises StorageUnavailableError: the store did not take them.
+        """
         from lance.fragment import write_fragments
 
-        fragments = write_fragments(rows, dataset, max_rows_per_file=self.target_rows_per_fragment)
-        return list(fragments)
+        limit = self.target_rows_per_fragment
+        try:
+            return list(write_fragments(rows, dataset, max_rows_per_file=limit))
+        except OSError as error:
+            raise write_error(self.uri, error) from error
 
     def split(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None, int]:
         """Return the rows to add in the dataset's schema, all merge keys, and how many delete."""

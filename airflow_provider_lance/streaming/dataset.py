@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
 
-__all__ = ["LanceDatasetPort", "is_conflict", "open_dataset", "read_error"]
+__all__ = ["LanceDatasetPort", "is_conflict", "open_dataset", "read_error", "write_error"]
 
 
 def open_dataset(
@@ -72,6 +72,13 @@ def read_error(uri: str, error: Exception) -> DatasetNotFoundError | StorageUnav
             f"createIfMissing=true does). Lance said: {_first_line(error)}"
         )
     return StorageUnavailableError(f"cannot read {uri}: {_first_line(error)}")
+
+
+def write_error(uri: str, error: Exception) -> StorageUnavailableError:
+    """Return what pylance's error means while rows are written: they are nowhere yet."""
+    return StorageUnavailableError(
+        f"cannot write rows to {uri}, and nothing of them was committed: {_first_line(error)}"
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,14 @@ from zoneinfo import ZoneInfo
 import lance
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_provider_lance.exceptions import RowsRefusedError
+from airflow_provider_lance.exceptions import (
+    DatasetNotFoundError,
+    RowsRefusedError,
+    StorageUnavailableError,
+)
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.gathering import Gathered
 from airflow_provider_lance.spark.tuning import BatchRows
@@ -272,3 +278,35 @@ def test_a_stream_that_goes_straight_is_exact(spark: SparkSession, tmp_path: Pat
     stream.run()
     assert Counter(stream.table().column("id").to_pylist()) == Counter(range(600))
     assert [stamp.rows for stamp in stream.epochs()] == [100] * 6
+
+
+@pytest.mark.parametrize("rows", [100, 5 * SMALL])
+def test_a_store_that_takes_no_rows_is_named_by_driver_and_executors(
+    spark: SparkSession, tmp_path: Path, rows: int
+) -> None:
+    df = spark.createDataFrame(orders(0, rows)).coalesce(1)
+    to = warmed(writer(tmp_path, orders(0, 1).schema), df)
+    shutil.rmtree(Path(to.task.uri, "data"))
+    Path(to.task.uri, "data").write_text("no folder")
+    with pytest.raises(StorageUnavailableError, match="cannot write rows to .*nothing of them"):
+        write(to, df)
+    assert to.on_executors == (2 if rows < SMALL else 3)
+
+
+def test_a_dataset_that_is_gone_is_named_by_executors(spark: SparkSession, tmp_path: Path) -> None:
+    to = writer(tmp_path, orders(0, 1).schema)
+    handle = lance.dataset(to.task.uri)
+    shutil.rmtree(to.task.uri)
+    with pytest.raises(DatasetNotFoundError, match="check the URI"):
+        to.write(spark.createDataFrame(orders(0, 5 * SMALL)).coalesce(1), handle)
+
+
+def test_any_other_error_of_a_worker_stays_what_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    to = writer(tmp_path, orders(0, 1).schema)
+    with pytest.raises(PythonException, match="of the user"):
+        write(to, spark.createDataFrame(orders(0, 10)).mapInArrow(_fail, "id BIGINT"))
+
+
+def _fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    raise ValueError("of the user")
+    yield from batches

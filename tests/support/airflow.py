@@ -56,7 +56,8 @@ def settings(home: Path, port: int = 0, dags: Path = REPOSITORY / "dags") -> dic
         "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
         "AIRFLOW__API__SECRET_KEY": secrets.token_hex(16),
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
-        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
+        # All components write into one SQLite file; its 5 seconds of patience are few when busy.
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=20",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
