@@ -31,7 +31,7 @@ TURN = 25
 
 def run(bench: Bench) -> Sheet:
     pick = bench.scale.pick
-    epochs, rounds = pick(quick=400, full=2500), pick(quick=2, full=5)
+    epochs, rounds = pick(quick=400, full=2500), pick(quick=2, full=7)
     turn, budget = pick(quick=17, full=TURN), pick(quick=20, full=160)
     sheet = Sheet(
         NAME,
