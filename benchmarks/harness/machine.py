@@ -19,7 +19,7 @@ def machine(work: Path) -> dict[str, str | int | float]:
     return {
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(pages / 2**30, 1),
-        "kernel": f"{platform.system()} {platform.release().split("-")[0]}",
+        "kernel": " ".join([platform.system(), platform.release().split("-")[0]]),
         "file_system": _file_system(work),
     }
 
