@@ -71,7 +71,7 @@ SHAPES = {
     "text": Shape(
         "id BIGINT, text STRING",
         ("id", f"concat_ws(' ', transform(sequence(1, 40), i -> {_WORD})) AS text"),
-        300_000,
+        1_500_000,
     ),
     "vectors": Shape(
         "id BIGINT, vector ARRAY<FLOAT>",
