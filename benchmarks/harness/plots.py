@@ -123,18 +123,18 @@ def _draw_bars(chart: Bars, axis: Any) -> None:
             label = "" if single or name in labelled else name
             labelled.add(name)
             drawn = axis.bar(left, value, width, color=_colour(name, number), label=label)
-            axis.bar_label(drawn, [f"{value:,.3g}"], padding=1, fontsize=7)
+            axis.bar_label(drawn, [_plain(float(f"{value:.3g}"))], padding=1, fontsize=6)
     slanted = {"rotation": 30, "ha": "right", "rotation_mode": "anchor"} if len(groups) > 4 else {}
     axis.set_xticks(range(len(groups)), list(groups), **slanted)
     axis.tick_params(axis="x", length=0)
 
 
-def _plain(value: float, position: int | None) -> str:
-    return f"{value:,.6g}"
+def _plain(value: float, position: int | None = None) -> str:
+    return f"{value / 1e6:.6g} M" if value >= 1e6 else f"{value:,.6g}"
 
 
 def _colour(name: str, number: int) -> str:
-    place = _KNOWN.index(name) if name in _KNOWN else number
+    place = _KNOWN.index(name) if name in _KNOWN else number + 1
     return _COLOURS[place % len(_COLOURS)]
 
 
