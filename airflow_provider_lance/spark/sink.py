@@ -27,11 +27,11 @@ from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.report import report_location
 from airflow_provider_lance.streaming.spec import SinkOptions
 from airflow_provider_lance.streaming.steps import Step
-from airflow_provider_lance.streaming.view import Policy
 
 __all__ = ["EpochReport", "LanceSink", "StoppedOnRequestError", "Totals"]
 
@@ -169,6 +169,7 @@ class LanceSink:
             watermark_every=options.watermark_every,
             new_generation=options.new_generation,
             on_history_gap=options.on_history_gap,
+            on_restore=options.on_restore,
         )
         committer = Committer(
             port,

@@ -99,6 +99,7 @@ class LanceDatasetPort:
         """What opened the dataset, secrets included."""
         self._config: Mapping[str, str] | None = None
         self._history: lance.LanceDataset | None = None
+        self._restored: dict[int, int] = {}
         self._reading = threading.Lock()
 
     @property
@@ -152,7 +153,56 @@ class LanceDatasetPort:
             if _is_missing(error):
                 return None
             raise read_error(self.uri, error) from error
-        return (transaction.transaction_properties or {}) if transaction else {}
+        if transaction is None:
+            return {}
+        operation: Any = transaction.operation
+        if type(operation).__name__ == "Restore":
+            self._restored[version] = int(operation.version)
+        return transaction.transaction_properties or {}
+
+    def restored(self, version: int) -> int | None:
+        """Return the version that a version brought back; see :class:`.port.DatasetPort`."""
+        return self._restored.get(version)
+
+    def newest_fragment(self) -> object | None:
+        """Return the highest fragment id and its first data file: ids alone are used again."""
+        ids = self._dataset.fragment_ids()
+        return self._fragment(max(ids)) if ids else None
+
+    def has_fragment(self, fragment: Any) -> bool:
+        """Tell whether this version has a fragment; microseconds at 25,000 fragments."""
+        return bool(self._fragment(fragment[0]) == fragment)
+
+    def is_made_without(self, fragment: Any) -> bool:
+        """Tell by the ids: they grow, and a chain of versions gives each to one fragment only."""
+        found = self._fragment(fragment[0])
+        if found is not None:
+            return bool(found != fragment)
+        return bool(max(self._dataset.fragment_ids(), default=-1) < fragment[0])
+
+    def _fragment(self, number: int) -> tuple[int, str] | None:
+        found = self._dataset.get_fragment(number)
+        files = found.data_files() if found else []
+        return (number, files[0].path) if files else None
+
+    def is_intact(self) -> bool:
+        """Tell whether the oldest data file that this version names is in the store."""
+        ids = self._dataset.fragment_ids()
+        oldest = self._dataset.get_fragment(min(ids)) if ids else None
+        files = oldest.data_files() if oldest else []
+        if files and files[0].base_id is not None:
+            return True  # it lies in another place, which a shallow clone names
+        names = [f"data/{files[0].path}"] if files else self._manifest_names()
+        try:
+            store: Any = self._dataset.new_file_session()  # type: ignore[no-untyped-call]
+            return any(store.contains(name) for name in names)
+        except (ValueError, OSError) as error:
+            raise read_error(self.uri, error) from error
+
+    def _manifest_names(self) -> list[str]:
+        # Lance's newer naming scheme counts down, so that a listing begins with the newest.
+        names = (2**64 - 1 - self.version, self.version)
+        return [f"_versions/{name}.manifest" for name in names]
 
     def commit(
         self, change: Change, properties: Mapping[str, str] | None = None

@@ -14,10 +14,10 @@ from typing import Any, Self
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.streaming import forms
+from airflow_provider_lance.streaming.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.streaming.epoch import OutputMode
 from airflow_provider_lance.streaming.forms import option, parsed
 from airflow_provider_lance.streaming.properties import require_query_id
-from airflow_provider_lance.streaming.refusal import OnHistoryGap
 
 __all__ = ["AVAILABLE_NOW", "JobSpec", "SinkOptions", "Source"]
 
@@ -49,6 +49,8 @@ class SinkOptions:
       columns as vectors of a fixed size.
     - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
     - ``onHistoryGap``: ``fail``, ``committed:<epoch>`` or ``missing:<epoch>``.
+    - ``onRestore``: ``fail`` or ``accept:<first>-<last>``, the epochs that a restored version took
+      away and that the stream goes on without.
     - ``storageOptions``: Lance's, secrets included; never shown.
     """
 
@@ -66,6 +68,7 @@ class SinkOptions:
     create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
     vector_sizes: Mapping[str, int] = option(forms.vector_sizes, dict, name="vectorSizes")
     new_generation: bool = option(forms.new_generation, False, name="onCheckpointChange")
+    on_restore: OnRestore = option(OnRestore.parse, OnRestore(), name="onRestore")
     on_history_gap: OnHistoryGap = option(OnHistoryGap.parse, OnHistoryGap(), name="onHistoryGap")
     storage_options: Mapping[str, str] = option(
         forms.strings, dict, name="storageOptions", secret=True
@@ -126,6 +129,7 @@ class SinkOptions:
             "vectorSizes": dict(self.vector_sizes),
             "storageOptions": dict(self.storage_options),
             "onCheckpointChange": "newGeneration" if self.new_generation else "fail",
+            "onRestore": str(self.on_restore),
             "onHistoryGap": "fail" if gap.epoch_id is None else f"{answer}:{gap.epoch_id}",
         }
         plain = {item.metadata["name"]: getattr(self, item.name) for item in fields(self)}

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.answers import OnHistoryGap
 from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.refusal import OnHistoryGap
 from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec, SinkOptions, Source
 
 SECRET = "v3ry-s3cret"
