@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.spark.application import message_of
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort, lance_session
 
 __all__ = ["ExecuteOnExecutors", "Work"]
 
@@ -61,7 +61,12 @@ def _open(
     uri: str, version: int, storage_options: tuple[tuple[str, str], ...]
 ) -> lance.LanceDataset:
     """Open a version; a Python worker keeps the handle across tasks."""
-    return lance.dataset(uri, version=version, storage_options=dict(storage_options) or None)
+    return lance.dataset(
+        uri,
+        version=version,
+        storage_options=dict(storage_options) or None,
+        session=lance_session(),
+    )
 
 
 class ExecuteOnExecutors:

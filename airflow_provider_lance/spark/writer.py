@@ -18,7 +18,11 @@ import pyarrow.compute as pc
 
 from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.spark.schema import conform
-from airflow_provider_lance.streaming.dataset import open_dataset, write_error
+from airflow_provider_lance.streaming.dataset import (
+    LOOK_CACHE_BYTES,
+    open_dataset,
+    write_error,
+)
 
 __all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]
 
@@ -100,7 +104,9 @@ class WriteTask:
         name = (self.uri, self.run_id)
         if name not in _opened:
             _opened.clear()
-            _opened[name] = open_dataset(self.uri, self.storage_options).dataset
+            _opened[name] = open_dataset(
+                self.uri, self.storage_options, cache_bytes=LOOK_CACHE_BYTES
+            ).dataset
         return _opened[name]
 
     def write(self, rows: pa.RecordBatchReader, dataset: Any) -> list[Any]:

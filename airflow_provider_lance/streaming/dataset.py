@@ -26,24 +26,67 @@ if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
 
-__all__ = ["LanceDatasetPort", "is_conflict", "open_dataset", "read_error", "write_error"]
+__all__ = [
+    "CACHE_BYTES",
+    "LOOK_CACHE_BYTES",
+    "LanceDatasetPort",
+    "is_conflict",
+    "lance_session",
+    "open_dataset",
+    "read_error",
+    "write_error",
+]
+
+CACHE_BYTES = 256 * 1024 * 1024
+"""What Lance may keep in memory for one dataset that is written."""
+
+LOOK_CACHE_BYTES = 8 * 1024 * 1024
+"""The same for a dataset that is only looked at: a triggerer may hold a hundred of them."""
+
+_METADATA_SHARE = 8
+"""One part in so many holds manifests and file footers. Indices, which an upsert reads whole, get
+the rest: 16 bytes for each integer key (pylance 14.0.2)."""
+
+
+def lance_session(cache_bytes: int = CACHE_BYTES) -> Any:
+    """Return a new Lance session for one handle; its caches hold so many bytes at most.
+
+    Lance's own default keeps each version's manifest, up to 1 GiB, and 6 GiB of index. Handles
+    opened one by one share none: Lance finds some of what it cached by URI and version alone
+    (lance-format/lance#8916), also if the dataset was dropped and made again since.
+    """
+    import lance
+
+    metadata = cache_bytes // _METADATA_SHARE
+    return lance.Session(  # type: ignore[attr-defined]
+        metadata_cache_size_bytes=metadata, index_cache_size_bytes=cache_bytes - metadata
+    )
 
 
 def open_dataset(
-    uri: str, storage_options: Mapping[str, str] | None = None, *, version: int | None = None
+    uri: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    version: int | None = None,
+    cache_bytes: int = CACHE_BYTES,
 ) -> LanceDatasetPort:
     """Open a Lance dataset at its newest version, or at the one named.
 
+    :param cache_bytes: what Lance's caches hold at most, for this handle and all that come of it.
     :raises DatasetNotFoundError: there is no dataset at ``uri``, or not this version of it.
     :raises StorageUnavailableError: the store did not answer or refused.
     """
     import lance
 
+    chosen = dict(storage_options or {})
     try:
-        chosen = dict(storage_options or {})
-        return LanceDatasetPort(
-            lance.dataset(uri, version=version, storage_options=chosen or None), chosen
+        dataset = lance.dataset(
+            uri,
+            version=version,
+            storage_options=chosen or None,
+            session=lance_session(cache_bytes),
         )
+        return LanceDatasetPort(dataset, chosen)
     except (ValueError, OSError) as error:
         raise read_error(uri, error) from error
 
