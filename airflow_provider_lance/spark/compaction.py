@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.spark.application import message_of
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, lance_session
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort, is_panic, lance_session
 
 __all__ = ["ExecuteOnExecutors", "Work"]
 
@@ -51,7 +51,9 @@ class Work:
         try:
             dataset = _open(self.uri, self.version, tuple(sorted(self.storage_options.items())))
             result = CompactionTask.from_json(task).execute(dataset)  # type: ignore[attr-defined]
-        except (OSError, ValueError) as error:
+        except BaseException as error:
+            if not isinstance(error, OSError | ValueError) and not is_panic(error):
+                raise
             return json.dumps({"error": str(error)})
         return json.dumps({"result": result.json()})
 

@@ -25,6 +25,7 @@ from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.committer import Committer
+from airflow_provider_lance.streaming.dataset import named_panics
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.streaming.process import ProcessIdentity
@@ -197,10 +198,15 @@ class LanceSink:
             try:
                 if self.closed:
                     raise StoppedOnRequestError(f"epoch {epoch_id} was not begun: asked to stop")
-                report = self._run(df, int(epoch_id))
-            except BaseException as error:
+                with named_panics(self.options.uri):
+                    report = self._run(df, int(epoch_id))
+            except Exception as error:
                 self.error = error
                 raise
+            except BaseException as error:
+                # py4j answers the JVM only after an Exception; otherwise it waits for ever.
+                self.error = error
+                raise RuntimeError(f"epoch {epoch_id} ended in {error!r}") from error
             finally:
                 self.epoch_in_progress = None
         self.last, self.totals = report, self.totals.plus(report)

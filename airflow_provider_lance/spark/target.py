@@ -19,7 +19,12 @@ from airflow_provider_lance.exceptions import (
     StorageUnavailableError,
 )
 from airflow_provider_lance.spark.schema import check_schema, dataset_schema
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, lance_session, open_dataset
+from airflow_provider_lance.streaming.dataset import (
+    LanceDatasetPort,
+    lance_session,
+    named_panics,
+    open_dataset,
+)
 from airflow_provider_lance.streaming.spec import SinkOptions
 
 __all__ = ["open_target"]
@@ -66,13 +71,14 @@ def _open_or_create(columns: pa.Schema, options: SinkOptions) -> LanceDatasetPor
 
     made = dataset_schema(columns, options.vector_sizes)
     try:
-        lance.write_dataset(
-            made.empty_table(),
-            options.uri,
-            mode="create",
-            storage_options=dict(options.storage_options) or None,
-            session=lance_session(options.cache_bytes),
-        )
+        with named_panics(options.uri):
+            lance.write_dataset(
+                made.empty_table(),
+                options.uri,
+                mode="create",
+                storage_options=dict(options.storage_options) or None,
+                session=lance_session(options.cache_bytes),
+            )
         log.info("Created the dataset. uri=%s columns=%d", options.uri, len(made))
     except OSError as error:
         # Another driver was faster, or the answer was lost: what is there is checked.
