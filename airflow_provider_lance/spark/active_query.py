@@ -6,13 +6,23 @@ The names are those of PySpark 4.3; where another version has others, the answer
 
 from __future__ import annotations
 
+import os
 from typing import Any
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-__all__ = ["ActiveQuery", "find_active_query"]
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.spark.files import HadoopFiles
+from airflow_provider_lance.streaming.checkpoint import read_checkpoint
+from airflow_provider_lance.streaming.spec import SinkOptions
+
+__all__ = ["ActiveQuery", "find_active_query", "refuse_another_query", "same_location"]
+
+_S3 = ("s3", "s3a", "s3n")
+"""Schemes of one store: Lance's is ``s3``, Hadoop's ``s3a``."""
 
 _OTHER_INTERNALS = (Py4JError, PySparkException, AttributeError, TypeError, ValueError)
 """What a name that Spark lacks, or a value of another kind, ends in."""
@@ -78,3 +88,60 @@ def find_active_query(session: SparkSession, query_id: str) -> ActiveQuery | Non
         return ActiveQuery(session, found) if found is not None else None
     except _OTHER_INTERNALS:
         return None
+
+
+def refuse_another_query(session: SparkSession, options: SinkOptions, epoch_id: int) -> None:
+    """Refuse the query that runs in this thread, if it is not the one that a sink was made for.
+
+    :raises SpecError: it has another output mode, or another checkpoint.
+    :raises StorageUnavailableError: the sink's checkpoint location cannot be read.
+    """
+    query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+    query = find_active_query(session, query_id)
+    if query is None:
+        return
+    wanted = options.output_mode.value
+    if query.output_mode != wanted:
+        raise SpecError(
+            f"the query runs in output mode {query.output_mode} and the sink was made for {wanted},"
+            f" so rows would be there twice, or missing. Write outputMode={query.output_mode!r} in "
+            f"the sink's options or .outputMode({wanted!r}) at the query, or start it with "
+            "sink.start(df), which sets both"
+        )
+    files = HadoopFiles(session, options.checkpoint_location)
+    if not _is_same(query.checkpoint_root, files, query_id, epoch_id):
+        raise SpecError(
+            f"the query's checkpoint is {query.checkpoint_root} and the sink was made for "
+            f"{options.checkpoint_location}, which is another. What a restart, a check and the "
+            "reports look at would not be this query's. Write the same location in both, or start "
+            "the query with sink.start(df), which sets both"
+        )
+
+
+def _is_same(checkpoint: str, files: HadoopFiles, query_id: str, epoch_id: int) -> bool:
+    if same_location(checkpoint, files.location):
+        return True
+    if {_scheme(checkpoint), _scheme(files.location)} == {"file"}:
+        return False
+    # Two names of one store, such as a mount and what is mounted: a copy lacks the newest plan.
+    there = read_checkpoint(files.location, files)
+    return there.id == query_id and there.planned >= epoch_id
+
+
+def same_location(one: str, other: str) -> bool:
+    """Tell whether two locations are spellings of one, as far as this can be told without a look.
+
+    Links are followed on this host's disks, where Hadoop does not follow them.
+    """
+    return _plain(one) == _plain(other)
+
+
+def _scheme(location: str) -> str:
+    return urlsplit(location).scheme or "file"
+
+
+def _plain(location: str) -> tuple[str, str, str]:
+    scheme, parts = _scheme(location), urlsplit(location)
+    if scheme == "file":
+        return scheme, "", os.path.realpath(location.removeprefix("file:"))
+    return "s3" if scheme in _S3 else scheme, parts.netloc, location.split(":", 1)[1].rstrip("/")

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.spark.active_query import refuse_another_query
 from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_seconds
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.files import HadoopFiles
@@ -50,7 +51,7 @@ class LanceSink:
     """Writes a streaming DataFrame into one Lance dataset, each epoch exactly once.
 
     Start the query with :meth:`start`. The sink can also be given to ``foreachBatch`` by hand; it
-    then checks dataset and checkpoint at the first epoch instead of before the query starts.
+    then checks dataset, checkpoint and output mode at the first epoch, before it writes anything.
 
     Options have the names of :class:`~airflow_provider_lance.streaming.spec.SinkOptions`, in
     camelCase: ``LanceSink(uri=…, queryId=…, checkpointLocation=…, outputMode="append")``.
@@ -225,6 +226,8 @@ class LanceSink:
         )
 
     def _run(self, df: DataFrame, epoch_id: int) -> EpochReport:
+        if self.committer is None:  # by hand: what :meth:`start` sets may differ
+            refuse_another_query(_classic_session(df), self.options, epoch_id)
         committer = self.committer or self._prepare(df, streaming=False)
         if self._writer is None:
             driver = self._driver(df.sparkSession)
