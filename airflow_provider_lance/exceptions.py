@@ -50,7 +50,7 @@ class HistoryGapError(TerminalError):
 
 
 class ProtocolVersionError(TerminalError):
-    """The dataset speaks a newer protocol than this package."""
+    """The dataset speaks a newer protocol than this package, or holds what no version writes."""
 
 
 class SchemaMismatchError(TerminalError):
