@@ -8,6 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.decoding import shown
+from airflow_provider_lance.streaming.epoch import NO_EPOCH
+from airflow_provider_lance.streaming.forms import count
 from airflow_provider_lance.streaming.recovery.evidence import Tolerance
 from airflow_provider_lance.streaming.recovery.findings import Heal, Severity
 
@@ -183,11 +186,11 @@ def _epoch(value: Mapping[str, Any], what: str) -> int:
     """Read the epoch, which a template makes a text of."""
     given = value.get("epoch")
     try:
-        if isinstance(given, int | str) and not isinstance(given, bool) and int(given) >= -1:
-            return int(given)
+        given = given.strip() if isinstance(given, str) else given
+        return NO_EPOCH if given in ("-1", -1) else count(given)
     except ValueError:
-        pass
-    raise SpecError(f"{what}: epoch must be the number of an epoch, got {given!r}")
+        said = f"{what}: epoch must be the number of an epoch, got {shown(given)}"
+        raise SpecError(said) from None
 
 
 def _is_dead(value: Mapping[str, Any], what: str) -> bool:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from airflow_provider_lance.exceptions import ProtocolVersionError
@@ -21,13 +22,16 @@ __all__ = [
     "LARGEST",
     "Origin",
     "Reader",
+    "finite",
     "json_object",
     "json_value",
-    "known_fields",
     "moment",
     "one_of",
     "plain_text",
+    "read_fields",
     "shown",
+    "texts",
+    "truth",
     "whole",
     "whole_text",
 ]
@@ -42,13 +46,13 @@ _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _SHOWN = 80
 
 
-def shown(value: object) -> str:
-    """Return a value as a message can quote it: on one line, at most 80 characters."""
+def shown(value: object, most: int = _SHOWN) -> str:
+    """Return a value as a message can quote it: on one line, and cut where it is long."""
     try:
         text = repr(value)
     except Exception:  # such as an int of 5,000 digits, or lists 5,000 deep
         return f"a {type(value).__name__} that cannot be shown"
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text)} characters)"
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
 def json_value(text: object) -> Any:
@@ -57,13 +61,13 @@ def json_value(text: object) -> Any:
     :param text: a text, or bytes in UTF-8.
     """
     if not isinstance(text, str | bytes):
-        raise ValueError(f"JSON text, not {type(text).__name__}")
+        raise ValueError(f"JSON (this is no text but {type(text).__name__})")
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
-        raise ValueError("JSON that is not nested so deeply") from None
+        raise ValueError("JSON (this is nested too deeply)") from None
     except UnicodeDecodeError as error:
-        raise ValueError(f"JSON in UTF-8 (byte {error.start} is not)") from None
+        raise ValueError(f"JSON (byte {error.start} is not UTF-8)") from None
     except ValueError as error:
         raise ValueError(f"JSON ({error})") from None
 
@@ -76,7 +80,7 @@ def json_object(text: object) -> dict[str, Any]:
     """Read one JSON object."""
     value = json_value(text)
     if not isinstance(value, dict):
-        raise ValueError(f"one JSON object, not {type(value).__name__}")
+        raise ValueError(f"one JSON object (this is a {type(value).__name__})")
     return value
 
 
@@ -134,12 +138,63 @@ def one_of(kind: type[StrEnum], value: object) -> Any:
     raise ValueError(f"one of {', '.join(map(repr, valid))}")
 
 
-def known_fields(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a mapping's items that a dataclass has fields for.
+def truth(value: object) -> bool:
+    """Read true or false; a text is neither."""
+    if isinstance(value, bool):
+        return value
+    raise ValueError("true or false")
 
-    What another version has added since is passed over.
+
+def finite(value: object) -> float:
+    """Read a finite number."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15:
+        return value
+    raise ValueError("a number")
+
+
+def texts(value: object) -> dict[str, str]:
+    """Read a mapping of texts."""
+    if not isinstance(value, Mapping):
+        raise ValueError("a mapping of texts")
+    return {plain_text(name): plain_text(item) for name, item in value.items()}
+
+
+def read_fields(
+    cls: Any,
+    given: object,
+    readers: Mapping[str, Reader] | None = None,
+    named: Callable[[str], str] = str,
+) -> dict[str, Any]:
+    """Read the constructor arguments of a dataclass; names that it does not know are passed over.
+
+    :param readers: how to read the fields whose annotation is not a simple one.
+    :param named: from a field's name to its name in what is given.
     """
-    return {item.name: given[item.name] for item in fields(cls) if item.name in given}
+    if not isinstance(given, Mapping):
+        raise ValueError("a mapping")
+    arguments = {}
+    for item in fields(cls):
+        name = named(item.name)
+        has_default = item.default is not MISSING or item.default_factory is not MISSING
+        if name not in given and has_default:
+            continue
+        kind, _, optional = str(item.type).partition(" | ")
+        reader = (readers or {}).get(item.name) or _SIMPLE[kind]
+        value = given.get(name)
+        try:
+            arguments[item.name] = None if value is None and optional else reader(value)
+        except ValueError as error:
+            raise ValueError(f"one whose {name} is {error}") from None
+    return arguments
+
+
+_SIMPLE: Mapping[str, Reader] = {
+    "str": plain_text,
+    "int": partial(whole, least=-LARGEST - 1),
+    "float": finite,
+    "bool": truth,
+    "dict[str, str]": texts,
+}
 
 
 @dataclass(frozen=True, slots=True)

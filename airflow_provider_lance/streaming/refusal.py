@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_provider_lance.exceptions import (
@@ -13,6 +13,7 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.decision import Decision
+from airflow_provider_lance.streaming.decoding import shown, whole_text
 from airflow_provider_lance.streaming.epoch import QueryState, Watermark
 
 __all__ = ["OnHistoryGap", "refuse"]
@@ -36,10 +37,13 @@ class OnHistoryGap:
         """
         if text == "fail":
             return cls()
-        if found := re.fullmatch(r"(committed|missing):(\d+)", str(text)):
-            return cls(int(found[2]), found[1] == "committed")
+        if isinstance(text, str):
+            answer, _, epoch = text.partition(":")
+            if answer in ("committed", "missing"):
+                with suppress(ValueError):
+                    return cls(whole_text(epoch), answer == "committed")
         raise SpecError(
-            f"onHistoryGap={text!r}: use 'fail', 'committed:<epoch>' or 'missing:<epoch>'"
+            f"onHistoryGap={shown(text)}: use 'fail', 'committed:<epoch>' or 'missing:<epoch>'"
         )
 
     def names(self, epoch_id: int) -> bool:

@@ -112,7 +112,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"watermarkEvery": True}, "watermarkEvery must be a whole number"),
     ({"autoCompactEvery": -1}, "autoCompactEvery must be a whole number"),
     ({"createIfMissing": "maybe"}, "createIfMissing must be true or false"),
-    ({"vectorSizes": "v"}, "vectorSizes must be a whole number"),
+    ({"vectorSizes": "v"}, "vectorSizes must be a mapping of column to vector size"),
     ({"vectorSizes": {"v": 0}}, "vectorSizes must be a whole number"),
     ({"vectorSizes": 7}, "vectorSizes must be a mapping of column to vector size"),
     ({"onCheckpointChange": "ignore"}, "onCheckpointChange must be 'fail' or 'newGeneration'"),
