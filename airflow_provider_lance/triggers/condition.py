@@ -110,7 +110,7 @@ class Mark:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
+    def from_json(cls, given: object) -> Self:
         """Read what :meth:`to_json` made.
 
         :raises ValueError: it is something else.
