@@ -158,9 +158,9 @@ class RunFolder:
 
     def read_exit(self) -> dict[str, Any] | None:
         """Return the driver's end, ``None`` while none has been noted that can be read."""
-        document = _read(self.path / "exit.json")
+        document = _read(self.path / "exit.json") or {}
         try:
-            return document and document | {"status": whole(document.get("status"), least=-_MOST)}
+            return document | {"status": whole(document.get("status"), -_MOST, _MOST)}
         except ValueError:
             return None
 
