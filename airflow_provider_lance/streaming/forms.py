@@ -135,11 +135,10 @@ def location(value: Any) -> str:
 
 def is_absolute(place: str) -> bool:
     """Tell whether a place is an absolute path or a URI; a bucket without a folder counts."""
-    return place.startswith("/") or bool(
-        not _CONTROL.search(place)
-        and (found := _URI.fullmatch(place))
-        and (found[2] or (found[3] or "").strip("/"))
-    )
+    if _CONTROL.search(place):
+        return False
+    found = _URI.fullmatch(place)
+    return place.startswith("/") or bool(found and (found[2] or (found[3] or "").strip("/")))
 
 
 def contains(outer: str, inner: str) -> bool:
