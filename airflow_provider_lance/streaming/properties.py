@@ -160,7 +160,7 @@ def _in_config(config_key: str, mend: str) -> Origin:
 
 def _put_back(config_key: str) -> str:
     return (
-        "Put back what an older version of the dataset has there, in Python: "
+        "Put back what the newest older version of the dataset without it has there, in Python: "
         f"lance.dataset(uri).update_config({{{config_key!r}: "
         f"lance.dataset(uri, version=<older>).config()[{config_key!r}]}})"
     )

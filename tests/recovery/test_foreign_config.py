@@ -96,6 +96,23 @@ def test_a_driver_refuses_before_it_writes_and_what_it_says_mends_it(
     assert wreck.ids == Counter(range(5 * ROWS))
 
 
+PAGE = Path(__file__).parents[2] / "docs/how-to/trouble.md"
+
+
+def test_what_the_page_of_troubles_says_mends_it(tmp_path: Path) -> None:
+    section = PAGE.read_text().split("### A value that no version writes")[1].split("\n## ")[0]
+    removes, puts_back = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    wreck = Wreck(tmp_path)
+    wreck.run(2, unlogged=1)
+    dataset = lance.dataset(wreck.uri)
+    wrong = {"lastEpochVersion": "999", "owner": "{"}
+    dataset.update_config({key(word, "orders"): text for word, text in wrong.items()})
+    script = f"{removes}{puts_back}".replace("/data/lance/orders.lance", wreck.uri)
+    exec(script.replace("version=56", f"version={dataset.version - 1}"), {})
+    wreck.run(2)
+    assert wreck.ids == Counter(range(3 * ROWS))
+
+
 def test_keys_and_fields_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
     wreck = Wreck(tmp_path)
     wreck.run(2, unlogged=1)
