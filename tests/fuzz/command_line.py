@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from random import Random
 
 from airflow_provider_lance.cli.commands import COMMANDS
 from airflow_provider_lance.cli.declared import Argument, Command
-from tests.fuzz.nasty import text
+from tests.fuzz.nasty import json_damaged, text, text_damaged
+from tests.golden.written import read
 from tests.support.cli import typed
-from tests.support.wreck import Wreck
+from tests.support.wreck import LAUNCH, Wreck
 
 LEFT_OUT = {"doctor"}
 """It starts Java at each call; its arguments are those of the others."""
@@ -38,6 +40,7 @@ class CommandLine:
 
     @cached_property
     def _uri(self) -> str:
+        self._folder.mkdir(parents=True)
         wreck = Wreck(self._folder)
         wreck.run(2, released=True)
         return wreck.uri
@@ -92,11 +95,50 @@ class CommandLine:
 
     def read(self, words: list[str]) -> None:
         """Type it, and check how it ended."""
-        ran = typed(*words)
-        assert ran.status in (0, 1, 2, 3), ran
-        assert "Traceback" not in ran.err, ran.err
-        assert "--debug shows where" not in ran.err, ran.err
-        if ran.status == 2:
-            said = [line for line in ran.err.splitlines() if "error: " in line]
-            planned = "--yes" in ran.err or "--yes" in ran.out
-            assert len(said) == 1 or planned, ran.err
+        check(words)
+
+
+def check(words: list[str]) -> None:
+    """Type a command, and check how it ended."""
+    ran = typed(*words)
+    assert ran.status in (0, 1, 2, 3), ran
+    assert "Traceback" not in ran.err, ran.err
+    assert "--debug shows where" not in ran.err, ran.err
+    if ran.status == 2:
+        said = [line for line in ran.err.splitlines() if "error: " in line]
+        planned = "--yes" in ran.err or "--yes" in ran.out
+        assert len(said) == 1 or planned, ran.err
+
+
+class LookAtReports:
+    """Looks at a real dataset whose driver left reports and a checkpoint of any content."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @cached_property
+    def _wreck(self) -> Wreck:
+        self._folder.mkdir(parents=True)
+        wreck = Wreck(self._folder)
+        wreck.run(3, unlogged=1, heartbeat_age=timedelta(seconds=5))
+        return wreck
+
+    def make(self, random: Random) -> tuple[str, dict[str, bytes]]:
+        """Return a command, and the files to write below the checkpoint's folder first."""
+        checkpoint = self._wreck.checkpoint.name
+        beat = json_damaged(random, read("heartbeat") | {"launchId": LAUNCH, "queryId": "orders"})
+        summary = json_damaged(random, read("summary")) if random.random() < 0.3 else b""
+        offsets = text_damaged(random, 'v1\n{"batchTimestampMs":1764000000000}\n{"logOffset":1}')
+        files = {
+            f"{checkpoint}.reports/{LAUNCH}/heartbeat.json": beat,
+            f"{checkpoint}.reports/{LAUNCH}/summary.json": summary,
+            f"{checkpoint}/offsets/2": offsets,
+        }
+        return random.choice(["status", "check", "epochs"]), files
+
+    def read(self, given: tuple[str, dict[str, bytes]]) -> None:
+        """Write the files, look, and check how that ended."""
+        command, files = given
+        for name, content in files.items():
+            (self._wreck.checkpoint.parent / name).write_bytes(content)
+        check([command, self._wreck.uri, *(["--offsets"] if command == "epochs" else [])])

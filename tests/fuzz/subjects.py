@@ -39,10 +39,11 @@ from airflow_provider_lance.streaming.refusal import OnHistoryGap
 from airflow_provider_lance.streaming.report import read_heartbeat, read_summary
 from airflow_provider_lance.streaming.spec import JobSpec, SinkOptions
 from airflow_provider_lance.triggers.condition import EpochCondition, Mark
+from airflow_provider_lance.triggers.progress import progress_line
 from airflow_provider_lance.triggers.stop import Stopping
 from airflow_provider_lance.triggers.verdict import Verdict
 from airflow_provider_lance.triggers.watch import WatchOrder
-from tests.fuzz.command_line import CommandLine
+from tests.fuzz.command_line import CommandLine, LookAtReports
 from tests.fuzz.nasty import WHOLES, damaged, json_damaged, text, text_damaged, value
 from tests.golden import written
 
@@ -316,6 +317,7 @@ def read_reports(files: MemoryFiles) -> None:
     heartbeat, summary = read_heartbeat(files, "l"), read_summary(files, "l")
     if heartbeat is not None:
         pulse = Pulse.parse(heartbeat)
+        assert progress_line(heartbeat).startswith("Epoch ")
         assert pulse.busy >= 0
         assert pulse.committed_at is None or pulse.committed_at.tzinfo
         for number in (pulse.token, pulse.epoch, pulse.version, pulse.watermark, pulse.total_rows):
@@ -438,7 +440,8 @@ class LaunchFiles:
 
 def subjects(folder: Path) -> list[Subject]:
     """Return everything that is fuzzed; ``folder`` takes what has to lie on a disk."""
-    files, terminal = LaunchFiles(folder / "launches"), CommandLine(folder)
+    files, terminal = LaunchFiles(folder / "launches"), CommandLine(folder / "typed")
+    looks = LookAtReports(folder / "looked")
     event = written.read("stream-event")
     marks = travelling(written.read("watcher-state"), Mark.from_json)
     return [
@@ -470,5 +473,6 @@ def subjects(folder: Path) -> list[Subject]:
         Subject("connection", make_connection, read_connection, 2),
         Subject("order to a keeper", lambda r: json_damaged(r, ORDER), read_order),
         Subject("files of a launch", files.make, files.read),
+        Subject("look at reports", looks.make, looks.read, refusals=()),
         Subject("command line", terminal.make, terminal.read, 4, refusals=()),
     ]

@@ -11,8 +11,8 @@ from airflow_provider_lance.exceptions import SpecError
 from tests.fuzz.run import fuzz
 from tests.fuzz.subjects import Subject, subjects
 
-INPUTS = 150
-"""Of each share of a kind; the long run has thirteen times as many."""
+INPUTS = 100
+"""Of each share of a kind; the long run has twenty times as many."""
 NAMES = [each.name for each in subjects(Path("/nowhere"))]
 
 
