@@ -55,7 +55,7 @@ class HistoryGapError(TerminalError):
 
 
 class ProtocolVersionError(TerminalError):
-    """The dataset speaks a newer protocol than this package."""
+    """The dataset speaks a newer protocol than this package, or holds what no version writes."""
 
 
 class SchemaMismatchError(TerminalError):

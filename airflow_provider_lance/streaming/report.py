@@ -7,13 +7,16 @@ query never write over each other and both can be seen.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from airflow_provider_lance.streaming.decoding import one_of, read_fields
 from airflow_provider_lance.streaming.epoch import utc_now
 from airflow_provider_lance.streaming.files import Files
 
@@ -30,7 +33,9 @@ __all__ = [
     "write_summary",
 ]
 
-_LAUNCH = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}")
+log = logging.getLogger(__name__)
+
+_LAUNCH = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
 
 
 class EndReason(StrEnum):
@@ -82,10 +87,11 @@ class Summary:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Summary:
-        """Read what :meth:`to_json` made; names of a newer package are passed over."""
-        known = {_camel(name): name for name in cls.__dataclass_fields__}
-        values = {known[name]: value for name, value in document.items() if name in known}
-        return cls(**(values | {"reason": EndReason(values["reason"])}))
+        """Read what :meth:`to_json` made; names of a newer package are passed over.
+
+        :raises ValueError: a part is missing, or has another form.
+        """
+        return cls(**read_fields(cls, document, {"reason": partial(one_of, EndReason)}, _camel))
 
 
 def new_launch_id() -> str:
@@ -134,16 +140,20 @@ def read_heartbeat(files: Files, launch_id: str) -> dict[str, Any] | None:
 
 
 def read_summary(files: Files, launch_id: str) -> Summary | None:
-    """Return a launch's summary, ``None`` while there is none."""
+    """Return a launch's summary, ``None`` while there is none that can be read."""
     document = _read(files, f"{launch_id}/summary.json")
-    return Summary.from_json(document) if document else None
+    try:
+        return Summary.from_json(document) if document else None
+    except ValueError as error:
+        log.warning("A summary cannot be read. launch_id=%s error=%s", launch_id, error)
+        return None
 
 
 def _read(files: Files, path: str) -> dict[str, Any] | None:
     content = files.read(path)
     try:
         document = json.loads(content) if content else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 

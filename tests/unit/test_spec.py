@@ -116,7 +116,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"cacheBytes": 0}, "cacheBytes must be a whole number"),
     ({"cacheBytes": 2**64}, "cacheBytes must be a number of bytes"),
     ({"createIfMissing": "maybe"}, "createIfMissing must be true or false"),
-    ({"vectorSizes": "v"}, "vectorSizes must be a whole number"),
+    ({"vectorSizes": "v"}, "vectorSizes must be a mapping of column to vector size"),
     ({"vectorSizes": {"v": 0}}, "vectorSizes must be a whole number"),
     ({"vectorSizes": 7}, "vectorSizes must be a mapping of column to vector size"),
     ({"onCheckpointChange": "ignore"}, "onCheckpointChange must be 'fail' or 'newGeneration'"),
