@@ -19,6 +19,7 @@ __all__ = [
     "count",
     "flag",
     "function",
+    "invalid_text",
     "launch_id",
     "location",
     "mode",
@@ -154,6 +155,13 @@ def new_generation(value: Any) -> bool:
     if value in ("fail", "newGeneration"):
         return bool(value == "newGeneration")
     raise ValueError("'fail' or 'newGeneration'")
+
+
+def invalid_text(value: Any) -> bool:
+    """Read ``refuse`` or ``replace`` as whether text that is not UTF-8 is replaced."""
+    if value in ("refuse", "replace"):
+        return bool(value == "replace")
+    raise ValueError("'refuse' or 'replace'")
 
 
 def launch_id(value: Any) -> str:

@@ -47,6 +47,7 @@ class SinkOptions:
     - ``autoCompactEvery``: epochs between two compactions by the driver; 0 for none.
     - ``createIfMissing``, ``vectorSizes``: make the dataset with the stream's columns, and list
       columns as vectors of a fixed size.
+    - ``invalidText``: ``refuse`` text that is not UTF-8, or ``replace`` its wrong bytes by U+FFFD.
     - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
     - ``onHistoryGap``: ``fail``, ``committed:<epoch>`` or ``missing:<epoch>``.
     - ``storageOptions``: Lance's, secrets included; never shown.
@@ -65,6 +66,7 @@ class SinkOptions:
     auto_compact_every: int = option(forms.count, 0, name="autoCompactEvery")
     create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
     vector_sizes: Mapping[str, int] = option(forms.vector_sizes, dict, name="vectorSizes")
+    replace_invalid_text: bool = option(forms.invalid_text, False, name="invalidText")
     new_generation: bool = option(forms.new_generation, False, name="onCheckpointChange")
     on_history_gap: OnHistoryGap = option(OnHistoryGap.parse, OnHistoryGap(), name="onHistoryGap")
     storage_options: Mapping[str, str] = option(
@@ -125,6 +127,7 @@ class SinkOptions:
             "mergeKeys": list(self.merge_keys),
             "vectorSizes": dict(self.vector_sizes),
             "storageOptions": dict(self.storage_options),
+            "invalidText": "replace" if self.replace_invalid_text else "refuse",
             "onCheckpointChange": "newGeneration" if self.new_generation else "fail",
             "onHistoryGap": "fail" if gap.epoch_id is None else f"{answer}:{gap.epoch_id}",
         }
