@@ -110,10 +110,10 @@ def _unclear_names(df: DataFrame, names: Collection[str]) -> Iterator[str]:
 def _unwritable_name(name: str) -> Iterator[str]:
     if name in RESERVED:
         yield f"column {name!r} has a name that Lance keeps for itself: rename it in sql, with AS"
-    if not name or any(each in name for each in ".`\0"):
+    if name in ("", "*") or any(each in name for each in ".`\0"):
         yield (
-            f"column {name!r} has a name that Lance cannot write (empty, or with a dot, a backtick "
-            "or a zero byte): rename it in sql, with AS"
+            f"column {name!r} has a name that Lance or Spark cannot write (empty, a star, or with "
+            "a dot, a backtick or a zero byte): rename it in sql, with AS"
         )
 
 
