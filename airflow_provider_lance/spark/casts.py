@@ -153,15 +153,20 @@ def _list(array: pa.Array, target: pa.DataType, path: str, replace: bool) -> pa.
 
 
 def _map(array: pa.Array, target: pa.MapType, path: str, replace: bool) -> pa.Array:
-    entries = pa.struct([array.type.key_field, array.type.item_field])
-    pairs = array.view(pa.list_(pa.field("entries", entries, nullable=False)))
-    flat = pairs.flatten()
-    keys, values = flat.field(0), flat.field(1)
+    if array.offset or array.null_count:
+        # Without the entries of other rows and of null maps, as `flatten` gives them of a list.
+        array = array.take(pa.array(range(len(array)), pa.int64()))
+    offsets = array.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    keys, values = (each.slice(first, last - first) for each in (array.keys, array.items))
     fitted_keys = _fit(keys, target.key_field, f"{path}.key", replace)
     fitted_values = _fit(values, target.item_field, f"{path}.value", replace)
     if fitted_keys is keys and fitted_values is values and array.type.equals(target):
         return array
-    offsets = _offsets(pairs, pa.int32())
+    if first:
+        offsets = pc.subtract(offsets, offsets[0])
+    if array.null_count:
+        offsets = _with_nulls(offsets, array)
     return pa.MapArray.from_arrays(offsets, fitted_keys, fitted_values, type=target)
 
 
@@ -170,11 +175,13 @@ def _offsets(array: pa.Array, kind: pa.DataType) -> pa.Array:
     lengths = pc.list_value_length(array)
     ends = pc.cumulative_sum(pc.cast(pc.fill_null(lengths, 0), pa.int64()))
     starts = pa.concat_arrays([pa.array([0], ends.type), ends]).cast(kind)
-    if not array.null_count:
-        return starts
-    # A null offset marks the list that begins there as null.
+    return _with_nulls(starts, array) if array.null_count else starts
+
+
+def _with_nulls(offsets: pa.Array, array: pa.Array) -> pa.Array:
+    """Mark null lists as from_arrays wants it: by a null offset where they begin."""
     nulls = pa.concat_arrays([array.is_null(), pa.array([False])])
-    return pc.if_else(nulls, pa.scalar(None, kind), starts)
+    return pc.if_else(nulls, pa.scalar(None, offsets.type), offsets)
 
 
 def _vector(array: pa.Array, target: pa.FixedSizeListType, path: str, replace: bool) -> pa.Array:

@@ -69,6 +69,8 @@ def arrow_schema(df: DataFrame, names: Collection[str]) -> pa.Schema:
     has_time = df.sparkSession.conf.get("spark.sql.timeType.enabled", "false") == "true"
     for field in fields:
         faults += [*_unwritable_name(field.name), *_unreadable(field, field.name, has_time)]
+    if not fields:
+        faults.append("it has no columns at all")
     if faults:
         raise SchemaMismatchError(
             "the stream has columns that a Lance dataset cannot hold: " + "; ".join(faults)

@@ -147,7 +147,7 @@ class Point(UserDefinedType):
     """Two numbers under a name of their own."""
 
     @classmethod
-    def sqlType(cls) -> StructType:  # noqa: N802
+    def sqlType(cls) -> StructType:
         return StructType([StructField("x", LongType())])
 
     @classmethod
