@@ -50,7 +50,7 @@ _CURES: dict[type[DataType], str] = {
     GeometryType: "ST_AsBinary(…)",
     GeographyType: "ST_AsBinary(…)",
     CalendarIntervalType: "CAST(… AS STRING)",
-    YearMonthIntervalType: "CAST(… AS INT) in months, or CAST(… AS STRING)",
+    YearMonthIntervalType: "CAST(… AS STRING)",
     CharType: "CAST(… AS STRING)",
     VarcharType: "CAST(… AS STRING)",
     UserDefinedType: "a column of the plain values it is made of",

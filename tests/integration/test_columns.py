@@ -93,6 +93,25 @@ def test_bytes_cast_to_text_are_refused_as_a_merge_key_in_either_way(stream: Str
     assert stream.dataset.count_rows() == 0
 
 
+CURES = {
+    "decode(CAST(line AS BINARY), 'ISO-8859-1') AS line": "café",
+    "make_valid_utf8(line) AS line": "caf\ufffd",
+}
+
+
+@pytest.mark.parametrize(("cure", "line"), CURES.items())
+def test_what_the_message_tells_to_type_mends_the_text(
+    stream: Stream, lines: DataFrame, cure: str, line: str
+) -> None:
+    stream.run(lines.selectExpr(cure), createIfMissing=True)
+    assert line in stream.table().column("line").to_pylist()
+    # And where such rows are not wanted:
+    checkpoint = str(stream.root / "other")
+    valid = lines.where("is_valid_utf8(line)")
+    stream.run(valid, queryId="other", checkpointLocation=checkpoint)
+    assert stream.dataset.count_rows() == 6 + 5
+
+
 # ----------------------------------------------------------------------------------------- floats
 
 F32 = pa.float32()
@@ -293,3 +312,27 @@ def test_names_that_differ_in_case_and_times_pass_where_spark_takes_them(
     assert stream.table().to_pylist() == [
         {"GRP": 0, "grp": "g0", "amount": 0.0, "at": dt.time(12)},
     ]
+
+
+CAST = {
+    "CAST(INTERVAL '1' MONTH AS STRING)": "INTERVAL '1' MONTH",
+    "CAST(make_interval(1) AS STRING)": "1 years",
+    "to_json(parse_json('{}'))": "{}",
+    "variant_get(parse_json('{\"a\": 1}'), '$.a', 'int')": 1,
+    "CAST(array() AS ARRAY<INT>)": [],
+    "CAST(TIME'12:00:00' AS STRING)": "12:00:00",
+    "ST_AsBinary(ST_GeomFromWKB(X'0101000000000000000000F03F0000000000000040'))": bytes.fromhex(
+        "0101000000000000000000F03F0000000000000040"
+    ),
+}
+
+
+def test_what_the_message_tells_to_type_makes_a_column_that_a_dataset_can_hold(
+    stream: Stream,
+) -> None:
+    stream.add(orders(0, 1))
+    names = [f"c{number}" for number in range(len(CAST))]
+    cures = zip(CAST, names, strict=True)
+    df = stream.read().selectExpr(*(f"{cure} AS {name}" for cure, name in cures))
+    stream.run(df, createIfMissing=True)
+    assert stream.table().to_pylist() == [dict(zip(names, CAST.values(), strict=True))]
