@@ -295,6 +295,7 @@ class LanceSink:
             target_rows_per_fragment=options.target_rows_per_fragment,
             merge_keys=options.merge_keys,
             flagged=options.delete_when is not None,
+            replace_invalid_text=options.replace_invalid_text,
             storage_options=dict(options.storage_options),
         )
 

@@ -32,6 +32,7 @@ __all__ = [
     "duration",
     "flag",
     "function",
+    "invalid_text",
     "is_absolute",
     "launch_id",
     "location",
@@ -265,6 +266,13 @@ def new_generation(value: Any) -> bool:
     if value in ("fail", "newGeneration"):
         return bool(value == "newGeneration")
     raise ValueError("'fail' or 'newGeneration'")
+
+
+def invalid_text(value: Any) -> bool:
+    """Read ``refuse`` or ``replace`` as whether text that is not UTF-8 is replaced."""
+    if value in ("refuse", "replace"):
+        return bool(value == "replace")
+    raise ValueError("'refuse' or 'replace'")
 
 
 def launch_id(value: Any) -> str:

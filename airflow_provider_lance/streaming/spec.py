@@ -63,6 +63,7 @@ class SinkOptions:
       file footers, the rest indices.
     - ``createIfMissing``, ``vectorSizes``: make the dataset with the stream's columns, and list
       columns as vectors of a fixed size.
+    - ``invalidText``: ``refuse`` text that is not UTF-8, or ``replace`` its wrong bytes by U+FFFD.
     - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
     - ``onHistoryGap``: ``fail``, ``committed:<epoch>`` or ``missing:<epoch>``.
     - ``onRestore``: ``fail`` or ``accept:<first>-<last>``, the epochs that a restored version took
@@ -84,6 +85,7 @@ class SinkOptions:
     cache_bytes: int = option(_bytes, CACHE_BYTES, name="cacheBytes")
     create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
     vector_sizes: Mapping[str, int] = option(forms.vector_sizes, dict, name="vectorSizes")
+    replace_invalid_text: bool = option(forms.invalid_text, False, name="invalidText")
     new_generation: bool = option(forms.new_generation, False, name="onCheckpointChange")
     on_restore: OnRestore = option(OnRestore.parse, OnRestore(), name="onRestore")
     on_history_gap: OnHistoryGap = option(OnHistoryGap.parse, OnHistoryGap(), name="onHistoryGap")
@@ -152,6 +154,7 @@ class SinkOptions:
             "mergeKeys": list(self.merge_keys),
             "vectorSizes": dict(self.vector_sizes),
             "storageOptions": dict(self.storage_options),
+            "invalidText": "replace" if self.replace_invalid_text else "refuse",
             "onCheckpointChange": "newGeneration" if self.new_generation else "fail",
             "onRestore": str(self.on_restore),
             "onHistoryGap": "fail" if gap.epoch_id is None else f"{answer}:{gap.epoch_id}",
