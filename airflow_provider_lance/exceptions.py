@@ -8,6 +8,7 @@ values, and what to do next. This module is shipped to the cluster and imports n
 from __future__ import annotations
 
 __all__ = [
+    "CheckpointCorruptError",
     "CheckpointMismatchError",
     "CommitPreemptedError",
     "CommitStateUnknownError",
@@ -43,6 +44,10 @@ class FencedError(TerminalError):
 
 class CheckpointMismatchError(TerminalError):
     """This checkpoint is not the one the epoch watermark belongs to."""
+
+
+class CheckpointCorruptError(TerminalError):
+    """A file of Spark's checkpoint cannot be read as Spark wrote it."""
 
 
 class HistoryGapError(TerminalError):
