@@ -10,12 +10,15 @@ from __future__ import annotations
 __all__ = [
     "CheckpointCorruptError",
     "CheckpointMismatchError",
+    "ChecksumMismatchError",
     "CommitPreemptedError",
     "CommitStateUnknownError",
     "DatasetNotFoundError",
+    "DriverAliveError",
     "FencedError",
     "HistoryGapError",
     "LanceStreamError",
+    "PreconditionError",
     "ProtocolVersionError",
     "RowsRefusedError",
     "SchemaMismatchError",
@@ -74,6 +77,14 @@ class SpecError(TerminalError):
     """An option is missing, unknown or of the wrong form."""
 
 
+class PreconditionError(TerminalError):
+    """What was asked for is refused, as things stand in the dataset or the checkpoint."""
+
+
+class DriverAliveError(PreconditionError):
+    """A driver of the query is alive, or that cannot be told."""
+
+
 class TransientError(LanceStreamError):
     """The same call may succeed later."""
 
@@ -88,6 +99,10 @@ class CommitStateUnknownError(TransientError):
 
 class StorageUnavailableError(TransientError):
     """The store did not answer, or refused for now."""
+
+
+class ChecksumMismatchError(StorageUnavailableError):
+    """A file and its checksum disagree: it is being written, or it is damaged."""
 
 
 def error_class(name: str) -> type[LanceStreamError]:

@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 
 from airflow_provider_lance.exceptions import (
     CheckpointCorruptError,
-    CheckpointMismatchError,
     LanceStreamError,
 )
 from airflow_provider_lance.streaming.epoch import NO_EPOCH
@@ -29,9 +28,11 @@ __all__ = [
     "Checkpoint",
     "OffsetLog",
     "epoch_of",
+    "parse_offsets",
     "read_checkpoint",
     "read_offset_log",
     "read_offsets",
+    "require_json",
 ]
 
 VOID_OFFSET = "-"
@@ -85,7 +86,7 @@ class OffsetLog:
 def read_checkpoint(location: str, files: Files) -> Checkpoint:
     """Read a checkpoint's state; three small reads, one more while an epoch is in flight.
 
-    :raises CheckpointMismatchError: `metadata` is there and no id can be read from it.
+    :raises CheckpointCorruptError: `metadata` is there and no id can be read from it.
     :raises StorageUnavailableError: the store did not answer or refused.
     """
     # `commits` is read before `offsets`: a live query can only make `planned` look newer, which
@@ -102,8 +103,8 @@ def _identity(location: str, files: Files) -> str | None:
         return None
     try:
         return str(json.loads(content)["id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointMismatchError(
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointCorruptError(
             f"the checkpoint at {location} has a `metadata` file without a readable id "
             f"({type(error).__name__}: {error}); restore the file, or start a new checkpoint with "
             "a new queryId"
@@ -157,7 +158,7 @@ def read_offset_log(files: Files, epoch_id: int) -> OffsetLog | None:
     if content is None:
         return None
     try:
-        return _parse_offsets(content)
+        return parse_offsets(content)
     except ValueError as error:
         raise CheckpointCorruptError(
             f"{path} of the checkpoint is not whole: {error}. Spark cannot read it, and a stream "
@@ -165,7 +166,7 @@ def read_offset_log(files: Files, epoch_id: int) -> OffsetLog | None:
         ) from error
 
 
-def _parse_offsets(content: bytes) -> OffsetLog:
+def parse_offsets(content: bytes) -> OffsetLog:
     """Read an offset file.
 
     :raises ValueError: it is not one, or not whole; says what is wrong with it.
@@ -180,7 +181,7 @@ def _parse_offsets(content: bytes) -> OffsetLog:
     if not lines:
         raise ValueError("it ends before the offset of the first source")
     if meta.strip():
-        _require_json(meta, "its second line")
+        require_json(meta, "its second line")
     named, sources = version == "v2", {}
     for position, line in enumerate(lines):
         name, colon, offset = line.partition(":") if named else (str(position), ":", line)
@@ -188,12 +189,13 @@ def _parse_offsets(content: bytes) -> OffsetLog:
             raise ValueError(f"the line {line[:40]!r} has no source's name")
         if not offset or offset.startswith(("{", "[", '"')):
             # A source may write what is no JSON; a text that begins like JSON was cut off.
-            _require_json(offset, f"the offset of source {name!r}")
+            require_json(offset, f"the offset of source {name!r}")
         sources[name] = offset
     return OffsetLog(sources, named)
 
 
-def _require_json(text: str, what: str) -> None:
+def require_json(text: str, what: str) -> None:
+    """Raise :class:`ValueError` that says what is no JSON, such as a text that was cut off."""
     try:
         json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -7,7 +7,6 @@ from pyarrow.fs import LocalFileSystem
 
 from airflow_provider_lance.exceptions import (
     CheckpointCorruptError,
-    CheckpointMismatchError,
     StorageUnavailableError,
 )
 from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint, read_offsets
@@ -101,7 +100,7 @@ def test_damaged_metadata_is_refused_with_the_place_and_the_way_out(
     folder: SparkFolder, content: str
 ) -> None:
     folder.metadata(content)
-    with pytest.raises(CheckpointMismatchError, match="restore the file, or start") as caught:
+    with pytest.raises(CheckpointCorruptError, match="restore the file, or start") as caught:
         folder.read()
     assert str(folder.root) in str(caught.value)
 

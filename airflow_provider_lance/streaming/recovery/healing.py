@@ -6,17 +6,15 @@ barrier, a release; so the next driver finds a query that ended in order.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
 from airflow_provider_lance.exceptions import (
-    CheckpointMismatchError,
     CommitPreemptedError,
     CommitStateUnknownError,
     HistoryGapError,
-    SpecError,
+    PreconditionError,
 )
 from airflow_provider_lance.streaming.backoff import Backoff
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
@@ -26,7 +24,6 @@ from airflow_provider_lance.streaming.port import Configure, DatasetPort
 from airflow_provider_lance.streaming.properties import fold_updates
 from airflow_provider_lance.streaming.recovery.claiming import claim_and_release
 from airflow_provider_lance.streaming.recovery.grounds import (
-    command,
     gap_error,
     known_query,
     look_again,
@@ -43,7 +40,12 @@ _DEAD = "--proven-dead"
 
 
 def fold_watermark(
-    port: DatasetPort, query_id: str, *, dry_run: bool = False, backoff: Backoff | None = None
+    port: DatasetPort,
+    query_id: str,
+    *,
+    reach: str = "",
+    dry_run: bool = False,
+    backoff: Backoff | None = None,
 ) -> Healed:
     """Write the exact watermark into the config, where the config is behind history.
 
@@ -62,7 +64,7 @@ def fold_watermark(
         found = state.watermark if found is None else found
         mark = exact_watermark(port, query_id)
         if mark.missing:
-            raise gap_error(port, state, mark)
+            raise gap_error(port, state, mark, reach=reach)
         refuse_undone(port, mark)
         if mark.epoch <= state.watermark:
             # Ahead of what was found: an attempt landed without an answer, or the driver folded.
@@ -89,6 +91,7 @@ def release_owner(
     by: str,
     checkpoint_location: str | None = None,
     storage_options: Mapping[str, str] | None = None,
+    reach: str = "",
     proven_dead: bool = False,
     dry_run: bool = False,
     backoff: Backoff | None = None,
@@ -97,27 +100,29 @@ def release_owner(
 
     :param by: who releases, for the owner record.
     :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
+    :param reach: what a command needs to reach the store, for the messages.
     :param proven_dead: the caller knows by other means that no driver of the query is at work.
         It does not count against a process that is seen alive.
-    :raises SpecError: a driver is alive, or that cannot be told; or the query is not known.
+    :raises DriverAliveError: a driver is alive, or that cannot be told.
+    :raises SpecError: the dataset does not know the query.
     :raises HistoryGapError: versions are missing and the checkpoint cannot prove the watermark.
     :raises FencedError: another driver claimed in the middle; it was left alone.
     :raises TransientError: the store refused too often.
     """
-    grounds = look_again(port, query_id, storage_options)
+    grounds = look_again(port, query_id, storage_options, reach)
     port, state, owner = grounds.port, grounds.state, grounds.owner
     if owner.state is OwnerState.RELEASED:
         sentence = f"token {owner.token} has been released since {owner.time}: nothing to do"
         return _healed(Action.RELEASE, port, state, sentence, changed=False)
     location = checkpoint_location or owner.driver.checkpoint_location
-    sure = command("release", port, query_id, _DEAD)
+    sure = grounds.command("release", options=[_DEAD])
     grounds.refuse_living(location, proven_dead=proven_dead, command=sure)
     mark = grounds.watermark()
     if mark.missing:
         checkpoint = grounds.recorded_checkpoint(location, mark)
         in_doubt = checkpoint.in_flight
         if in_doubt is not None and in_doubt > mark.epoch:
-            raise gap_error(port, state, mark, in_doubt)
+            raise gap_error(port, state, mark, in_doubt, reach=reach)
     else:
         # The checkpoint has no say in it. This stands for one that proves nothing: should versions
         # vanish in the middle, the claim refuses.
@@ -134,7 +139,7 @@ def release_owner(
             port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
         )
     except HistoryGapError as error:
-        raise gap_error(port, state, mark) from error
+        raise gap_error(port, state, mark, reach=reach) from error
     sentence = f"token {owner.token} released by {by}, watermark {state.watermark}"
     return _healed(Action.RELEASE, port, state, sentence)
 
@@ -148,6 +153,7 @@ def resolve_gap(
     by: str,
     checkpoint_location: str | None = None,
     storage_options: Mapping[str, str] | None = None,
+    reach: str = "",
     proven_dead: bool = False,
     dry_run: bool = False,
     backoff: Backoff | None = None,
@@ -157,41 +163,41 @@ def resolve_gap(
     :param epoch: the epoch that is answered for; it must be the one in doubt.
     :param landed: whether its rows are in the dataset.
     :param by: see :func:`release_owner`, for the others too.
-    :raises SpecError: there is no gap, another epoch is in doubt or none; a driver is alive, or
-        that cannot be told.
+    :raises PreconditionError: there is no gap, or another epoch is in doubt or none; as
+        :class:`DriverAliveError` a driver is alive, or that cannot be told.
     :raises HistoryGapError: the recorded checkpoint is not at the location, and only it tells
         which epoch is in doubt.
     :raises FencedError: another driver claimed in the middle; it was left alone.
     :raises TransientError: the store refused too often.
     """
-    grounds = look_again(port, query_id, storage_options)
+    grounds = look_again(port, query_id, storage_options, reach)
     port, state, owner = grounds.port, grounds.state, grounds.owner
     mark = grounds.watermark()
     if not mark.missing:
-        raise SpecError(
+        raise PreconditionError(
             f"query {query_id!r} in {port.uri} has no gap in its history: its watermark "
             f"{mark.epoch} is exact at version {port.version}, and there is nothing to resolve"
         )
     location = checkpoint_location or owner.driver.checkpoint_location
     answer = ("--epoch", str(epoch), "--committed" if landed else "--missing")
-    sure = command("resolve gap", port, query_id, *answer, _DEAD)
+    sure = grounds.command("resolve", "gap", options=[*answer, _DEAD])
     grounds.refuse_living(location, proven_dead=proven_dead, command=sure)
     checkpoint = grounds.recorded_checkpoint(location, mark)
     in_doubt = checkpoint.in_flight
     if in_doubt is None or in_doubt <= mark.epoch:
-        raise SpecError(
+        raise PreconditionError(
             f"no epoch of query {query_id!r} is in doubt, although {mark.missing} versions of "
             f"{port.uri} are missing: Spark's commit log has epochs up to {checkpoint.committed}, "
-            f"history up to {mark.epoch}. Type {command('release', port, query_id)}"
+            f"history up to {mark.epoch}. Type {grounds.command('release')}"
         )
     if epoch != in_doubt:
-        raise SpecError(
+        raise PreconditionError(
             f"epoch {epoch} of query {query_id!r} is not in doubt, epoch {in_doubt} is: planned, "
             f"not in the commit log of {location}, and not in the versions that {port.uri} still "
             f"has. Look for the rows of epoch {in_doubt}"
         )
     if grounds.heard >= epoch and not landed:
-        raise SpecError(
+        raise PreconditionError(
             f"epoch {epoch} of query {query_id!r} is not missing: its driver told of it as "
             "committed. Say --committed, unless the dataset was brought back to an older state"
         )
@@ -217,6 +223,7 @@ def resolve_checkpoint(
     *,
     by: str,
     storage_options: Mapping[str, str] | None = None,
+    reach: str = "",
     proven_dead: bool = False,
     dry_run: bool = False,
     backoff: Backoff | None = None,
@@ -227,26 +234,27 @@ def resolve_checkpoint(
     appended, whether it was read before or not.
 
     :param checkpoint_location: the new checkpoint, which must have an id.
-    :raises SpecError: there is no checkpoint yet; a driver is alive, or that cannot be told.
-    :raises CheckpointMismatchError: the checkpoint fits as it is, or its id cannot be read.
+    :raises PreconditionError: there is no checkpoint yet, or it fits as it is; as
+        :class:`DriverAliveError` a driver is alive, or that cannot be told.
+    :raises CheckpointCorruptError: its id cannot be read.
     :raises FencedError: another driver claimed in the middle; it was left alone.
     :raises TransientError: the store refused too often.
     """
-    grounds = look_again(port, query_id, storage_options)
+    grounds = look_again(port, query_id, storage_options, reach)
     port, state, owner = grounds.port, grounds.state, grounds.owner
-    sure = f"--checkpoint {shlex.quote(checkpoint_location)} {_DEAD}"
-    sure = command("resolve checkpoint", port, query_id, sure)
+    named = ["--checkpoint", checkpoint_location, _DEAD]
+    sure = grounds.command("resolve", "checkpoint", options=named)
     recorded = owner.driver.checkpoint_location
     grounds.refuse_living(recorded, checkpoint_location, proven_dead=proven_dead, command=sure)
     checkpoint = grounds.checkpoint(checkpoint_location)
     if checkpoint.id is None:
-        raise SpecError(
+        raise PreconditionError(
             f"{checkpoint_location} has no checkpoint yet, so there is no id to record: start the "
             f"stream there once with onCheckpointChange=newGeneration, which does the same"
         )
     mark = exact_watermark(port, query_id)
     if checkpoint.id == owner.driver.checkpoint_id and mark.epoch <= checkpoint.planned:
-        raise CheckpointMismatchError(
+        raise PreconditionError(
             f"the checkpoint at {checkpoint_location} (id {checkpoint.id}) is the one that query "
             f"{query_id!r} in {port.uri} belongs to, and no older copy: there is nothing to resolve"
         )
