@@ -26,6 +26,7 @@ from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.committer import Committer
+from airflow_provider_lance.streaming.corruption import refuse_corrupt
 from airflow_provider_lance.streaming.dataset import named_panics
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
@@ -108,6 +109,7 @@ class LanceSink:
         :raises SchemaMismatchError: the columns do not fit.
         :raises CheckpointMismatchError, HistoryGapError, ProtocolVersionError: see
             :meth:`~airflow_provider_lance.streaming.committer.Committer.prepare`.
+        :raises CheckpointCorruptError: Spark cannot read a file of the checkpoint.
         :raises FencedError, TransientError: the query could not be taken from an owner that did not
             release it.
         """
@@ -116,8 +118,17 @@ class LanceSink:
             raise SpecError("a LanceSink serves one run of a query: make a new one for the next")
         committer = self._prepare(df, streaming=True)
         self._take_over(committer, df.sparkSession)
+        interval = trigger_seconds(df.sparkSession, trigger)
+        if "processingTime" in trigger and not interval:
+            log.warning(
+                "The trigger is %r: one epoch begins when the one before it ends, and each makes a "
+                "version of the dataset, a thousand a minute where data trickles in. Set an "
+                "interval such as '10 seconds'. query_id=%s",
+                trigger["processingTime"],
+                self.options.query_id,
+            )
         if self.options.auto_compact_every:
-            self._compaction.use_interval(trigger_seconds(df.sparkSession, trigger))
+            self._compaction.use_interval(interval)
         return (
             df.writeStream.outputMode(self.options.output_mode.value)
             .option("checkpointLocation", self.options.checkpoint_location)
@@ -173,16 +184,19 @@ class LanceSink:
             on_history_gap=options.on_history_gap,
             on_restore=options.on_restore,
         )
+        checkpoint = look()
         committer = Committer(
             port,
             options.query_id,
-            look(),
+            checkpoint,
             policy,
             launch_id=self.launch_id,
             look=look,
             on_step=self._on_step,
         )
         committer.prepare()
+        if streaming:  # otherwise Spark has read it already, and writes to it
+            refuse_corrupt(files, checkpoint, port, options.query_id, committer.watermark)
         self.committer = committer
         return committer
 

@@ -104,6 +104,15 @@ class ArrowFiles:
         except OSError as error:
             raise self._unavailable(path, error) from error
 
+    def move(self, path: str, to: str) -> None:
+        """Give a file another name; it must be there. An object store copies, then deletes."""
+        target = self._path(to)
+        try:
+            self._fs.create_dir(target.rsplit("/", 1)[0], recursive=True)
+            self._fs.move(self._path(path), target)
+        except OSError as error:
+            raise self._unavailable(path, error) from error
+
     def _unavailable(self, path: str, error: OSError) -> StorageUnavailableError:
         return StorageUnavailableError(f"cannot reach {self._path(path)}: {error}")
 

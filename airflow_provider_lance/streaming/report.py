@@ -11,6 +11,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = [
     "Summary",
     "forget_old_launches",
     "is_launch_id",
+    "launched_at",
     "new_launch_id",
     "read_heartbeat",
     "read_summary",
@@ -98,6 +100,17 @@ def new_launch_id() -> str:
     """Return a name for one launch; names sort by time, down to the millisecond."""
     moment = re.sub(r"\D", "", utc_now().removesuffix("+00:00"))
     return f"{moment[:8]}T{moment[8:]}Z-{uuid4().hex[:8]}"
+
+
+def launched_at(launch_id: str) -> datetime | None:
+    """Return when a launch was made, by its name; ``None`` for a name of another form."""
+    if not is_launch_id(launch_id):
+        return None
+    try:
+        moment = datetime.strptime(launch_id.partition("Z")[0], "%Y%m%dT%H%M%S%f")
+    except ValueError:  # digits that are no time
+        return None
+    return moment.replace(tzinfo=UTC)
 
 
 def is_launch_id(name: str) -> bool:
