@@ -86,7 +86,7 @@ class OffsetLog:
 
 
 def read_checkpoint(location: str, files: Files) -> Checkpoint:
-    """Read a checkpoint's state; three small reads, one more while an epoch is in flight.
+    """Read a checkpoint's state: two lists, and at most four small reads.
 
     :raises CheckpointCorruptError: `metadata` is there and no id can be read from it.
     :raises StorageUnavailableError: the store did not answer or refused.
@@ -96,7 +96,16 @@ def read_checkpoint(location: str, files: Files) -> Checkpoint:
     committed = _newest(files, "commits")
     planned = _newest(files, "offsets")
     planned_at = _planned_at(files, planned) if planned > committed else None
-    return Checkpoint(location, _identity(location, files), planned, committed, planned_at)
+    ends = {epoch: lines for epoch in (planned, planned - 1) if (lines := _ends(files, epoch))}
+    return Checkpoint(location, _identity(location, files), planned, committed, planned_at, ends)
+
+
+def _ends(files: Files, epoch_id: int) -> tuple[str, ...] | None:
+    """Read where an epoch ends; a file that is not whole is found by :mod:`.corruption`."""
+    try:
+        return read_offsets(files, epoch_id) if epoch_id > NO_EPOCH else None
+    except CheckpointCorruptError:
+        return None
 
 
 def _identity(location: str, files: Files) -> str | None:

@@ -16,12 +16,12 @@ from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.checkpoint_files import checksum_path
 from airflow_provider_lance.streaming.corruption import assess, corrupt_error
 from airflow_provider_lance.streaming.files import ArrowFiles, open_files
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import DatasetPort
 from airflow_provider_lance.streaming.recovery.claiming import claim_and_release
 from airflow_provider_lance.streaming.recovery.grounds import gap_error, look_again
 from airflow_provider_lance.streaming.recovery.healed import Action, Healed
 from airflow_provider_lance.streaming.recovery.plan import planned_writes
-from airflow_provider_lance.streaming.view import Policy
 
 __all__ = ["set_files_aside"]
 
