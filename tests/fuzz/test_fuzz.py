@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_lance.exceptions import SpecError
 from tests.fuzz.run import fuzz
 from tests.fuzz.subjects import Subject, subjects
+from tests.support.processes import finish, python
 
 INPUTS = 100
 """Of each share of a kind; the long run has twenty times as many."""
@@ -42,6 +43,13 @@ def test_what_is_wrong_is_found() -> None:
     assert tally.inputs == 600
     assert {where.split(" ")[0] for _, where in tally.wrong} == {"AssertionError", "KeyError"}
     assert min(tally.accepted["numbers"], tally.refused["numbers"], tally.raw["numbers"]) > 50
+
+
+def test_it_is_run_as_a_program() -> None:
+    words = ["-m", "tests.fuzz", "--inputs", "300", "--seed", "1", "--only", "stamps"]
+    status, output = finish(python(*words))
+    assert status == 0, output
+    assert "300 inputs of seed 1: 0 wrong" in output
 
 
 def test_a_seed_decides_the_inputs() -> None:
