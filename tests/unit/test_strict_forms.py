@@ -318,14 +318,20 @@ class Report:
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"{}", b'{"reason": "paused"}', b"[" * 100_000, b"\xff", b"null", b"7"),
+        b'{"reason": "paused"}',
         json.dumps(written.SUMMARY.to_json() | {"rows": "many"}).encode(),
         json.dumps(written.SUMMARY.to_json() | {"watermark": None}).encode(),
         json.dumps(written.SUMMARY.to_json() | {"released": 1}).encode(),
     ],
 )
-def test_a_summary_that_cannot_be_read_is_none(content: bytes) -> None:
-    assert read_summary(Report(content), "launch") is None  # type: ignore[arg-type]
+def test_a_summary_of_another_form_is_refused(content: bytes) -> None:
+    with pytest.raises(SpecError, match="summary.json of launch x must be one whose"):
+        read_summary(Report(content), "x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("content", [b"{}", b"{", b"[" * 100_000, b"\xff", b"null", b"7"])
+def test_a_summary_that_is_no_document_is_none_yet(content: bytes) -> None:
+    assert read_summary(Report(content), "x") is None  # type: ignore[arg-type]
 
 
 def test_a_heartbeat_of_another_form_is_read_as_far_as_it_goes() -> None:
