@@ -45,7 +45,7 @@ def refuse_trigger(trigger: dict[str, Any]) -> None:
 def driver_of(
     session: SparkSession, options: SinkOptions, launch_id: str, launched_by: str
 ) -> Driver:
-    """Return who this process is, for the owner record; call it in the thread that runs the query."""
+    """Return who this process is, for the owner record; call it in the query's own thread."""
     context = session.sparkContext
     process = ProcessIdentity.of(os.getpid())
     # Spark sets both for the thread that runs a query, and for no other: its id is the
