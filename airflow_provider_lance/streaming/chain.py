@@ -60,9 +60,9 @@ class Chain:
         self._landmark = _FOLDED
         self._fold = self._view.state.folded_version
 
-    def note_epoch(self, epoch: Epoch) -> None:
-        """Remember what proves an epoch that has just landed."""
-        added = self._view.port.newest_fragment() if epoch.fragments else None
+    def note_epoch(self, epoch: Epoch, base: DatasetPort) -> None:
+        """Remember what proves an epoch that has just landed on top of ``base``."""
+        added = self._view.port.added_since(base) if epoch.fragments else None
         self._landmark = None if added is None else _Added(added)
 
     def recognise(self, port: DatasetPort) -> None:
@@ -99,17 +99,17 @@ class Chain:
             )
 
     def refuse_other(self, landed: DatasetPort) -> None:
-        """Refuse what landed right after the handle's version and lacks its newest fragment.
+        """Refuse what landed right after the handle's version and lacks its oldest fragment.
 
         The dataset was dropped then, and another has come as far as the same version; no I/O.
 
         :raises DatasetNotFoundError: it is another dataset.
         """
         view = self._view
-        newest = view.port.newest_fragment()
+        oldest = view.port.oldest_fragment()
         if landed.version != view.port.version + 1 or not view.policy.chain_proof:
             return
-        if newest is not None and not landed.has_fragment(newest):
+        if oldest is not None and not landed.has_fragment(oldest):
             raise self._broken(_dropped(landed, f"was at version {view.port.version}, is at "))
 
     def prove(self, *, since: int) -> None:
@@ -121,7 +121,7 @@ class Chain:
         """
         view = self._view
         port = view.port
-        if not view.policy.chain_proof or view.owner is None or port.version <= since + 1:
+        if not view.policy.chain_proof or view.owner is None or port.version == since:
             return
         if view.fenced:
             return  # the newer owner has looked, and this driver commits no more
@@ -161,18 +161,18 @@ class Chain:
         view = self._view
         if not view.policy.chain_proof or view.port.is_intact():
             return
-        newest = view.port.latest()  # a cleanup may have removed what the handle's version names
-        if not newest.is_intact():
+        view.reopen()  # a cleanup may have removed what the handle's version names
+        if not view.port.is_intact():
             raise self._broken(
                 DatasetNotFoundError(
-                    f"{newest.uri} names data files that are not there, at version "
-                    f"{newest.version}: the dataset was dropped, and what is there now was "
+                    f"{view.port.uri} names data files that are not there, at version "
+                    f"{view.port.version}: the dataset was dropped, and what is there now was "
                     "written over it. Find out who dropped it; start the query with a new "
                     "checkpointLocation, which reads the source again"
                 )
             )
 
-    def holds_landed(self, epoch: Epoch) -> bool:
+    def holds_landed(self, epoch: Epoch, base: DatasetPort) -> bool:
         """Tell whether an epoch that was sent slowly is part of the newest version.
 
         Lance links a manifest under the number that was free when it looked. If others took that
@@ -188,7 +188,7 @@ class Chain:
         self.recognise(newest)
         if not view.policy.chain_proof or newest.version == landed.version:
             return True
-        added = landed.newest_fragment() if epoch.fragments else None
+        added = landed.added_since(base) if epoch.fragments else None
         if added is not None and newest.has_fragment(added):
             return True
         missing = False

@@ -231,6 +231,8 @@ class Committer:
                 view.refresh(strictly=strictly)
             view.refuse_if_fenced()
             view.chain.refuse_other_layout()
+            if view.port.is_local:
+                view.chain.refuse_dropped()  # costs no request there
             assert view.owner is not None
             # 3. One commit carries data and stamp.
             self._ownership.in_doubt = True
@@ -238,14 +240,15 @@ class Committer:
             took = sent - datetime.fromisoformat(epoch.started_at)
             milliseconds = int(took.total_seconds() * 1000)
             stamp = encode_stamp(self.query_id, view.owner, epoch, milliseconds, view.run_id)
+            before = view.port
             try:
                 slow = self._ownership.send(change_for(epoch), stamp)
                 view.chain.inspect_landing(epoch, base)
-                if slow and not view.chain.holds_landed(epoch):
+                if slow and not view.chain.holds_landed(epoch, before):
                     # It landed beside the chain, where nobody will ever see it.
                     base = self._leave_orphan(epoch.epoch_id, attempt)
                     continue
-                view.chain.note_epoch(epoch)
+                view.chain.note_epoch(epoch, before)
                 self._ownership.in_doubt = False
                 return sent.isoformat(timespec="milliseconds")
             except CommitPreemptedError as error:

@@ -184,6 +184,11 @@ class LanceDatasetPort:
         return str(self._dataset.uri)
 
     @property
+    def is_local(self) -> bool:
+        """Tell whether the dataset lies on a disk, or what looks like one."""
+        return self.uri.startswith(("/", "file:"))
+
+    @property
     def config(self) -> Mapping[str, str]:
         """Return the manifest config at that version; costs no I/O."""
         if self._config is None:
@@ -236,10 +241,15 @@ class LanceDatasetPort:
         """Return the version that a version brought back; see :class:`.port.DatasetPort`."""
         return self._restored.get(version)
 
-    def newest_fragment(self) -> object | None:
-        """Return the highest fragment id and its first data file: ids alone are used again."""
-        ids = self._dataset.fragment_ids()
-        return self._fragment(max(ids)) if ids else None
+    def oldest_fragment(self) -> object | None:
+        """Return the lowest fragment id and its first data file: ids alone are used again."""
+        ids = self._dataset.fragment_ids()  # in order
+        return self._fragment(next(iter(ids))) if ids else None
+
+    def added_since(self, earlier: LanceDatasetPort) -> object | None:
+        """Return the highest new fragment id and its first data file."""
+        added = self._dataset.fragment_ids().difference(earlier.dataset.fragment_ids())
+        return self._fragment(max(added)) if added else None
 
     def has_fragment(self, fragment: Any) -> bool:
         """Tell whether this version has a fragment; microseconds at 25,000 fragments."""
@@ -260,7 +270,7 @@ class LanceDatasetPort:
     def is_intact(self) -> bool:
         """Tell whether the oldest data file that this version names is in the store."""
         ids = self._dataset.fragment_ids()
-        oldest = self._dataset.get_fragment(min(ids)) if ids else None
+        oldest = self._dataset.get_fragment(next(iter(ids))) if ids else None
         files = oldest.data_files() if oldest else []
         if files and files[0].base_id is not None:
             return True  # it lies in another place, which a shallow clone names

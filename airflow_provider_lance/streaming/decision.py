@@ -98,4 +98,7 @@ def _in_doubt(seen: Sighting) -> bool:
     seen_to = max(seen.exact_watermark, seen.known_done)
     if seen.missing_above and seen.planned > seen_to:
         return True
-    return seen.missing > 0 and seen.committed > seen_to
+    # A driver proves after each landing that its epoch before is in the chain; the newest landing
+    # is proven only if Spark was told of it.
+    unproven = seen.exact_watermark > max(seen.committed, seen.known_done)
+    return seen.missing > 0 and (seen.committed > seen_to or unproven)

@@ -16,8 +16,12 @@ _DIGEST, _LINES = "endOffsetsDigest", "endOffsets"
 
 def encode_done(done: DoneEpoch) -> str:
     """Return the JSON kept under ``lastDone.<queryId>``."""
-    ends = {name: json_value(text) for name, text in _parts(done.ends).items()}
-    return json.dumps({"epoch": done.epoch_id, **ends}, separators=(",", ":"))
+    record: dict[str, Any] = {"epoch": done.epoch_id}
+    if done.ends is not None:
+        record[_DIGEST] = done.ends.digest
+        if done.ends.lines is not None:
+            record[_LINES] = list(done.ends.lines)
+    return json.dumps(record, separators=(",", ":"))
 
 
 def read_done(text: object) -> DoneEpoch:
@@ -35,7 +39,12 @@ def read_done(text: object) -> DoneEpoch:
 
 def encode_ends(ends: EndOffsets | None) -> dict[str, str]:
     """Return the transaction properties that say where an epoch ends; none if that is not known."""
-    return {f"streaming.{name}": text for name, text in _parts(ends).items()}
+    if ends is None:
+        return {}
+    digest = {f"streaming.{_DIGEST}": ends.digest}
+    if ends.lines is None:
+        return digest
+    return digest | {f"streaming.{_LINES}": json.dumps(ends.lines, separators=(",", ":"))}
 
 
 def read_ends(properties: Mapping[str, str]) -> EndOffsets | None:
@@ -43,17 +52,10 @@ def read_ends(properties: Mapping[str, str]) -> EndOffsets | None:
 
     :raises ValueError: it is something else, see :mod:`.decoding`.
     """
-    digest, lines = (properties.get(f"streaming.{name}") for name in (_DIGEST, _LINES))
-    return _joined(*(None if text is None else json_value(text) for text in (digest, lines)))
-
-
-def _parts(ends: EndOffsets | None) -> dict[str, str]:
-    if ends is None:
-        return {}
-    found: dict[str, Any] = {_DIGEST: ends.digest}
-    if ends.lines is not None:
-        found[_LINES] = list(ends.lines)
-    return {name: json.dumps(value, separators=(",", ":")) for name, value in found.items()}
+    lines = properties.get(f"streaming.{_LINES}")
+    return _joined(
+        properties.get(f"streaming.{_DIGEST}"), None if lines is None else json_value(lines)
+    )
 
 
 def _joined(digest: Any, lines: Any) -> EndOffsets | None:

@@ -60,6 +60,8 @@ class MemoryDataset:
     def __init__(self, uri: str = "memory://dataset", config: Mapping[str, str] | None = None):
         self.uri = uri
         self.layout = 0
+        self.is_local = False
+        """Whether drivers look at the store before each commit."""
         self.faults: list[Fault | None] = []
         """What happens to the commits to come, first to last; ``None`` lets one pass."""
         self.while_paused: Callable[[], None] = lambda: None
@@ -266,6 +268,11 @@ class MemoryDatasetPort:
         return self._version
 
     @property
+    def is_local(self) -> bool:
+        """Tell whether a look at the store is said to cost nothing."""
+        return self._dataset.is_local
+
+    @property
     def config(self) -> Mapping[str, str]:
         """Return the manifest config at that version."""
         return self._found.config
@@ -290,9 +297,13 @@ class MemoryDatasetPort:
         change = found.change if found else None
         return change.version if isinstance(change, Restore) else None
 
-    def newest_fragment(self) -> object | None:
-        """Return what identifies the fragment that was added last."""
-        return max(self._found.fragments, default=None)
+    def oldest_fragment(self) -> object | None:
+        """Return what identifies the first fragment."""
+        return min(self._found.fragments, default=None)
+
+    def added_since(self, earlier: MemoryDatasetPort) -> object | None:
+        """Return what identifies the newest fragment that an earlier version lacks."""
+        return max(self._found.fragments.keys() - earlier._found.fragments.keys(), default=None)
 
     def has_fragment(self, fragment: object) -> bool:
         """Tell whether this version has a fragment."""

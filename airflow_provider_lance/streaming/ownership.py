@@ -241,6 +241,6 @@ class Ownership:
             if not isinstance(change, Overwrite | Upsert):
                 view.chain.refuse_other(landed)
         view.move_to(landed)
-        if prove:
+        if prove and landed.version > before + 1:
             view.chain.prove(since=before)
         return slow

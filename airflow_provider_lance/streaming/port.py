@@ -91,6 +91,10 @@ class DatasetPort(Protocol):
         """Return the version the handle stands at."""
 
     @property
+    def is_local(self) -> bool:
+        """Tell whether a look at the store costs microseconds, as on this host's disks."""
+
+    @property
     def config(self) -> Mapping[str, str]:
         """Return the manifest config at that version; costs no I/O."""
 
@@ -121,8 +125,11 @@ class DatasetPort(Protocol):
         Ask for a version whose properties were read: the answer comes with them.
         """
 
-    def newest_fragment(self) -> object | None:
-        """Return what identifies the fragment that was added last; costs no I/O."""
+    def oldest_fragment(self) -> object | None:
+        """Return what identifies the first fragment; costs no I/O."""
+
+    def added_since(self, earlier: Self) -> object | None:
+        """Return what identifies the newest fragment that an earlier version lacks; no I/O."""
 
     def has_fragment(self, fragment: object) -> bool:
         """Tell whether this version has a fragment; costs no I/O."""

@@ -124,6 +124,7 @@ def test_the_transaction_of_an_epoch_is_read(later: dict[str, str]) -> None:
         started_at=written.TIME,
         duration_ms=250,
         version=57,
+        ends=written.ENDS,
     )
 
 

@@ -13,7 +13,9 @@ from airflow_provider_lance.launch.process import LocalDriver
 from airflow_provider_lance.operators.memory import TaskMemory
 from airflow_provider_lance.streaming.epoch import (
     NO_EPOCH,
+    DoneEpoch,
     Driver,
+    EndOffsets,
     Epoch,
     OutputMode,
     Owner,
@@ -63,6 +65,7 @@ DRIVER = Driver(
 OWNER = Owner(token=3, state=OwnerState.ACTIVE, generation=1, driver=DRIVER, time=TIME)
 RELEASED = Owner(token=3, state=OwnerState.RELEASED, generation=1, driver=DRIVER, time=LATER)
 NOTE = StopNote(3, LAUNCH_ID, "ana@laptop", LATER)
+ENDS = EndOffsets.of(['{"orders":{"0":4711,"1":4690}}'])
 EPOCH = Epoch(
     epoch_id=42,
     mode=OutputMode.UPDATE,
@@ -71,6 +74,7 @@ EPOCH = Epoch(
     bytes=4096,
     started_at=TIME,
     deletes=7,
+    ends=ENDS,
 )
 SUMMARY = Summary(
     launch_id=LAUNCH_ID,
@@ -191,9 +195,10 @@ def _triggers() -> list[Any]:
 
 def config(owner: Owner, note: StopNote | None = None, epoch: int = 42) -> dict[str, str]:
     """Return the config of a dataset as claims, folds and stop requests leave it."""
+    done = DoneEpoch(epoch, ENDS) if epoch > NO_EPOCH else None
     updates: Mapping[str, str | None] = {
         key("owner", QUERY): encode_owner(owner),
-        **fold_updates(QUERY, epoch, 56, LATER if epoch > NO_EPOCH else None),
+        **fold_updates(QUERY, epoch, 56, LATER if epoch > NO_EPOCH else None, done),
         **(encode_stop(QUERY, note) if note else {}),
     }
     return {name: value for name, value in updates.items() if value is not None}

@@ -80,10 +80,16 @@ TABLE = [
         Decision.HISTORY_GAP,
     ),
     (
-        "history gap, epoch 8 seen in what is left",
-        replace(OWNED, missing=1, exact_watermark=8),
+        "history gap, epoch 8 seen in what is left, and in Spark's log",
+        replace(OWNED, missing=1, exact_watermark=8, committed=8),
         8,
         Decision.RECOVERY_TXN2_ONLY,
+    ),
+    (
+        "history gap, epoch 8 seen in what is left, and Spark was not told",
+        replace(OWNED, missing=1, exact_watermark=8),
+        8,
+        Decision.HISTORY_GAP,
     ),
     (
         "history gap, epoch 8 done and maybe undone",

@@ -166,10 +166,15 @@ class Restored(Rims):
 class PausedLinks(Rims):
     """A writer is paused inside Lance while others take its version number and clean it up."""
 
-    @rule(commits=st.integers(0, 3), others=st.integers(0, 5), cleans=st.booleans())
-    def pause_a_link(self, commits: int, others: int, cleans: bool) -> None:
+    @rule(
+        commits=st.integers(0, 3),
+        others=st.integers(0, 5),
+        cleans=st.booleans(),
+        seconds=st.sampled_from([0.1, 10.0]),
+    )
+    def pause_a_link(self, commits: int, others: int, cleans: bool, seconds: float) -> None:
         def meanwhile() -> None:
-            self.clock += 10.0
+            self.clock += seconds
             for number in range(others):
                 self.dataset.open().commit(Configure({"somebody's": str(number)}))
             if cleans:
