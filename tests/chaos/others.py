@@ -49,7 +49,7 @@ def cleaning(place: Place) -> Iterator[None]:
 
     def run() -> None:
         rounds = 0
-        while not over.wait(0.05):
+        while not over.wait(0.2):
             # There may be no dataset yet, and others commit at the same moment.
             with suppress(Exception):
                 rounds += 1
