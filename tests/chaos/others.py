@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.streaming.files import open_files
 from airflow_provider_lance.streaming.port import Configure
 from airflow_provider_lance.streaming.properties import decode_stamp
@@ -37,30 +39,33 @@ def commit(place: Place, commits: int) -> None:
         port = port.commit(Configure({"somebody.else": str(number)}))
 
 
-def clean_everything(place: Place) -> None:
-    """Remove all versions but the newest."""
-    dataset(place).cleanup_old_versions(older_than=timedelta(0), retain_versions=1)
+def clean_everything(place: Place) -> int:
+    """Remove all versions but the newest; return how many that were."""
+    stats = dataset(place).cleanup_old_versions(older_than=timedelta(0), retain_versions=1)
+    return int(stats.old_versions)
 
 
 @contextmanager
-def cleaning(place: Place) -> Iterator[None]:
-    """Remove everything old, again and again, and commit now and then, while the block runs."""
-    over = threading.Event()
+def cleaning(place: Place) -> Iterator[Counter[str]]:
+    """Remove everything old, again and again, and commit now and then, while the block runs.
+
+    Yields how often each thing happened.
+    """
+    over, done = threading.Event(), Counter[str]()
 
     def run() -> None:
-        rounds = 0
         while not over.wait(0.2):
+            done["rounds"] += 1
             # There may be no dataset yet, and others commit at the same moment.
-            with suppress(Exception):
-                rounds += 1
-                clean_everything(place)
-                if rounds % 8 == 0:
+            with suppress(OSError, ValueError, LanceStreamError):
+                done["versions"] += clean_everything(place)
+                if done["rounds"] % 8 == 0:
                     commit(place, 1)
 
     thread = threading.Thread(target=run, name="foreign-cleanup", daemon=True)
     thread.start()
     try:
-        yield
+        yield done
     finally:
         over.set()
         thread.join()

@@ -22,7 +22,7 @@ from tests.chaos.upkeep import ALONE
 GAPS = {"HistoryGapError", "CommitStateUnknownError"}
 """Right where all evidence of a commit was removed."""
 
-HELD_SECONDS = 6.0
+HELD_SECONDS = 4.0
 """So long waits a manifest: longer than a driver takes a commit's outcome for certain."""
 
 FRESH_SECONDS = 4.0
@@ -65,9 +65,10 @@ def _overtake(fight: Fight, life: Life) -> bool:
 def clean(fight: Fight) -> None:
     """Let somebody remove everything old beside a busy driver."""
     scene, plan = fight.scene, fight.plan
-    with others.cleaning(scene.place):
+    with others.cleaning(scene.place) as done:
         life = scene.driver(point=plan.point, occurrence=plan.occurrence, whom=plan.whom)
         fight.end(life, Manner.KILLED, Manner.FINISHED, errors=GAPS)
+    fight.missed += not done["versions"]
     fight.answer_gap()
 
 
