@@ -44,17 +44,18 @@ class Fight:
             self.blame(f"a driver {end.manner}: {end.error} {end.message}".strip())
         return end
 
-    def refused(self, end: End, error: str, *, naming: str = "") -> bool:
-        """Tell whether a driver ended with this error, as it must.
+    def refusal(self, *errors: str, naming: str = "") -> str:
+        """Start a driver, which must refuse with one of these errors; return it, or nothing.
 
         :param naming: what its message must name.
         """
-        if end.error == error and naming in end.message:
-            return True
-        named = f" that names {naming}" if naming else ""
+        end = self.end(self.scene.driver(), *Manner)
+        if end.error in errors and naming in end.message:
+            return end.error
+        wanted = " or ".join(errors) + (f" that names {naming}" if naming else "")
         said = f"{end.error}: {end.message}" if end.error else f"it {end.manner}"
-        self.wrong = f"a driver must refuse with {error}{named}, and {said}"
-        return False
+        self.blame(f"a driver must refuse with {wanted}, and {said}")
+        return ""
 
     def blame(self, what: str) -> None:
         """Note what must not have been; the first counts."""

@@ -177,11 +177,11 @@ def _refused(fight: Fight, undone: set[int]) -> bool:
     scene = fight.scene
     if fight.plan.cleaned is Cleaned.ALL:
         # Whether the epoch in flight is there is in doubt as well, and may be asked first.
-        end = fight.end(scene.driver(), Manner.REFUSED)
-        if end.error != "HistoryGapError":
-            return fight.refused(end, "DatasetRestoredError")
+        error = fight.refusal("DatasetRestoredError", "HistoryGapError")
+        if error != "HistoryGapError":
+            return bool(error)
         scene.answer = f"{'missing' if scene.planned in undone else 'committed'}:{scene.planned}"
-    return fight.refused(fight.end(scene.driver(), Manner.REFUSED), "DatasetRestoredError")
+    return bool(fight.refusal("DatasetRestoredError"))
 
 
 def replace_offsets(fight: Fight) -> None:
@@ -196,7 +196,6 @@ def replace_offsets(fight: Fight) -> None:
     scene.source.add(max(0, 1 - scene.unread))
     put_back = others.replace_offsets(scene, epoch)
     fight.check(scene.judge())
-    end = fight.end(scene.driver(), Manner.REFUSED)
-    if fight.refused(end, "CheckpointMismatchError", naming=f"epoch {epoch}"):
+    if fight.refusal("CheckpointMismatchError", naming=f"epoch {epoch}"):
         put_back()
         fight.end(scene.driver(), Manner.FINISHED)
