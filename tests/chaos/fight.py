@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -44,18 +45,18 @@ class Fight:
             self.blame(f"a driver {end.manner}: {end.error} {end.message}".strip())
         return end
 
-    def refusal(self, *errors: str, naming: str = "") -> str:
-        """Start a driver, which must refuse with one of these errors; return it, or nothing.
+    def refusal(self, *errors: str, naming: str = "") -> End | None:
+        """Start a driver, which must refuse with one of these errors; return its end if it did.
 
         :param naming: what its message must name.
         """
         end = self.end(self.scene.driver(), *Manner)
         if end.error in errors and naming in end.message:
-            return end.error
+            return end
         wanted = " or ".join(errors) + (f" that names {naming}" if naming else "")
         said = f"{end.error}: {end.message}" if end.error else f"it {end.manner}"
         self.blame(f"a driver must refuse with {wanted}, and {said}")
-        return ""
+        return None
 
     def blame(self, what: str) -> None:
         """Note what must not have been; the first counts."""
@@ -76,9 +77,25 @@ class Fight:
             return
         end = self.end(self.scene.driver(), Manner.FINISHED, errors={"HistoryGapError"})
         if end.error == "HistoryGapError":
-            epoch = self.scene.planned
-            landed = self.scene.judge().epoch == epoch
-            self.scene.answer = f"{'committed' if landed else 'missing'}:{epoch}"
+            self.answer(end, landed=self.scene.judge().epoch == self.scene.planned)
+
+    def answer(self, end: End, *, landed: bool, gone: Collection[int] = ()) -> None:
+        """Tell drivers from now on what one asked: about the newest epoch, and about lost ones.
+
+        :param landed: whether the newest epoch that Spark has planned is in the dataset.
+        :param gone: epochs that are not in the dataset, and Spark has as done.
+        """
+        scene = self.scene
+        scene.gone |= set(gone)
+        if scene.planned > scene.committed or not gone:
+            scene.answer = f"{'committed' if landed else 'missing'}:{scene.planned}"
+        if not gone:
+            return
+        said = re.search(r"onRestore=(accept:(\d+)-(\d+))", end.message)
+        if said and int(said[2]) <= min(gone) and max(gone) <= int(said[3]):
+            scene.accepted = said[1]
+        else:
+            self.blame(f"epochs {sorted(gone)} are lost; it offers no way on: {end.message}")
 
     def begun(self, life: Life) -> bool:
         """Wait until a driver's Spark is there; return whether it lives."""

@@ -158,30 +158,22 @@ def _get_over(fight: Fight, restored: Restored, undone: set[int]) -> None:
     """Let a driver refuse, take one of the two ways out, and let another one read the rest."""
     scene, plan = fight.scene, fight.plan
     # An epoch that Spark has not logged is written again, and nothing of it is lost.
-    gone = sorted(epoch for epoch in undone if epoch <= scene.committed)
+    gone = {epoch for epoch in undone if epoch <= scene.committed}
     if gone:
         fight.check(scene.judge())
-        if not _refused(fight, undone):
+        # Where everything old is gone, a restore and a gap in history may look the same.
+        gap = ["HistoryGapError"] if plan.cleaned is Cleaned.ALL else []
+        end = fight.refusal("DatasetRestoredError", *gap)
+        if end is None:
             return
-        landed = any(version > restored.made for version in others.stamps(scene.place))
+        stamps = others.stamps(scene.place)
+        landed = any(version > restored.made for version in stamps)
         newer = restored.newest in others.versions(scene.place)
         if plan.accepted or landed or not newer:
-            scene.accept(gone[0], gone[-1])
+            fight.answer(end, landed=scene.planned not in undone, gone=gone)
         else:
             others.bring_back(scene.place, restored.newest)
     fight.end(scene.driver(), Manner.FINISHED)
-
-
-def _refused(fight: Fight, undone: set[int]) -> bool:
-    """Let a driver refuse a dataset from which epochs are gone; return whether it did."""
-    scene = fight.scene
-    if fight.plan.cleaned is Cleaned.ALL:
-        # Whether the epoch in flight is there is in doubt as well, and may be asked first.
-        error = fight.refusal("DatasetRestoredError", "HistoryGapError")
-        if error != "HistoryGapError":
-            return bool(error)
-        scene.answer = f"{'missing' if scene.planned in undone else 'committed'}:{scene.planned}"
-    return bool(fight.refusal("DatasetRestoredError"))
 
 
 def replace_offsets(fight: Fight) -> None:

@@ -31,7 +31,7 @@ class Scene:
 
     ``answer`` is what drivers are told of the last gap in history. It names an epoch, so that it
     may stay. ``gap`` tells whether nobody has acted upon it yet. ``gone`` are the epochs that a
-    restore took and that were accepted as lost.
+    restore took, and ``accepted`` tells drivers so.
     """
 
     plan: StationPlan
@@ -42,7 +42,8 @@ class Scene:
     interposer: str = ""
     answer: str = "fail"
     gap: bool = False
-    gone: range = range(0)
+    gone: set[int] = field(default_factory=set)
+    accepted: str = ""
     epochs: int = 0
     """What streams before a new start have planned."""
     lives: list[Life] = field(default_factory=list)
@@ -63,13 +64,9 @@ class Scene:
     def renew(self) -> None:
         """Leave source, checkpoint and dataset as they are, and begin the stream somewhere else."""
         self.epochs += self.planned + 1
-        self.answer, self.gap, self.gone = "fail", False, range(0)
+        self.answer, self.gap, self.gone, self.accepted = "fail", False, set(), ""
         self._start()
         self.place.move_to(f"{self._base}-{self._starts}.lance")
-
-    def accept(self, first: int, last: int) -> None:
-        """Tell drivers from now on that these epochs are lost for good."""
-        self.gone = range(first, last + 1)
 
     def driver(
         self,
@@ -112,8 +109,8 @@ class Scene:
             "onHistoryGap": self.answer,
             **self.plan.options,
         }
-        if self.gone:
-            sink["onRestore"] = f"accept:{self.gone[0]}-{self.gone[-1]}"
+        if self.accepted:
+            sink["onRestore"] = self.accepted
         spec = {
             "launchId": f"life-{launch}",
             "launchedBy": "the laboratory",
@@ -152,10 +149,12 @@ class Scene:
         if self.plan.mode is Mode.COMPLETE:  # a later epoch has brought the lost ones back
             there = [each for each in range(epoch + 1) if each not in self.gone]
             return self.source.expected(self.files_until(max(there, default=NO_EPOCH)))
-        lost = range(0)
-        if self.gone:
-            first, last = self.gone[0], min(self.gone[-1], epoch)
-            lost = range(self.files_until(first - 1), self.files_until(last))
+        lost = {
+            file
+            for each in self.gone
+            if each <= epoch
+            for file in range(self.files_until(each - 1), self.files_until(each))
+        }
         return self.source.expected(self.files_until(epoch), lost)
 
     @property
