@@ -87,7 +87,7 @@ class Fight:
         """
         scene = self.scene
         scene.gone |= set(gone)
-        if scene.planned > scene.committed or not gone:
+        if end.error == "HistoryGapError" and (scene.planned > scene.committed or not gone):
             scene.answer = f"{'committed' if landed else 'missing'}:{scene.planned}"
         if not gone:
             return

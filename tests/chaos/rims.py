@@ -113,13 +113,13 @@ def _restore_after(fight: Fight) -> None:
     if restored is None:
         fight.missed += 1
         return
-    undone = _undone(fight, restored)
+    undone, there = _epochs(fight, restored)
     if plan.cleaned is Cleaned.OURS:
         with suppress(LanceStreamError):  # a refusal is right, too
             clean_up(scene.place.open(), ALONE, scene.place.options)
     if plan.cleaned is Cleaned.ALL:
         others.clean_everything(scene.place)
-    _get_over(fight, restored, undone)
+    _get_over(fight, restored, undone, there)
 
 
 def _restore_under(fight: Fight) -> None:
@@ -135,7 +135,7 @@ def _restore_under(fight: Fight) -> None:
         fight.end(life, Manner.KILLED)
         return
     _must_end(fight, life, "an older version was restored under it")
-    _get_over(fight, restored, _undone(fight, restored))
+    _get_over(fight, restored, *_epochs(fight, restored))
 
 
 def _must_end(fight: Fight, life: Life, what: str) -> End:
@@ -147,14 +147,14 @@ def _must_end(fight: Fight, life: Life, what: str) -> End:
     return fight.end(life, Manner.KILLED)
 
 
-def _undone(fight: Fight, restored: Restored) -> set[int]:
-    """Return the epochs that a restore took from the dataset."""
+def _epochs(fight: Fight, restored: Restored) -> tuple[set[int], set[int]]:
+    """Return the epochs that a restore took from the dataset, and those that are there."""
     stamps = others.stamps(fight.scene.place)
-    taken = {e for v, e in stamps.items() if restored.target < v < restored.made}
-    return taken - {e for v, e in stamps.items() if not restored.target < v < restored.made}
+    there = {e for v, e in stamps.items() if not restored.target < v < restored.made}
+    return set(stamps.values()) - there, there
 
 
-def _get_over(fight: Fight, restored: Restored, undone: set[int]) -> None:
+def _get_over(fight: Fight, restored: Restored, undone: set[int], there: set[int]) -> None:
     """Let a driver refuse, take one of the two ways out, and let another one read the rest."""
     scene, plan = fight.scene, fight.plan
     # An epoch that Spark has not logged is written again, and nothing of it is lost.
@@ -170,7 +170,7 @@ def _get_over(fight: Fight, restored: Restored, undone: set[int]) -> None:
         landed = any(version > restored.made for version in stamps)
         newer = restored.newest in others.versions(scene.place)
         if plan.accepted or landed or not newer:
-            fight.answer(end, landed=scene.planned not in undone, gone=gone)
+            fight.answer(end, landed=scene.planned in there, gone=gone)
         else:
             others.bring_back(scene.place, restored.newest)
     fight.end(scene.driver(), Manner.FINISHED)
