@@ -12,6 +12,7 @@ __all__ = [
     "CommitPreemptedError",
     "CommitStateUnknownError",
     "DatasetNotFoundError",
+    "DatasetRestoredError",
     "FencedError",
     "HistoryGapError",
     "LanceStreamError",
@@ -43,6 +44,10 @@ class FencedError(TerminalError):
 
 class CheckpointMismatchError(TerminalError):
     """This checkpoint is not the one the epoch watermark belongs to."""
+
+
+class DatasetRestoredError(TerminalError):
+    """Somebody brought an older version of the dataset back, and epochs went with it."""
 
 
 class HistoryGapError(TerminalError):

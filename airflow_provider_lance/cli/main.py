@@ -16,6 +16,7 @@ from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.parser import build_parser
 from airflow_provider_lance.cli.text import harmless
 from airflow_provider_lance.exceptions import LanceStreamError
+from airflow_provider_lance.streaming.dataset import named_panics
 
 __all__ = ["main", "run"]
 
@@ -33,7 +34,7 @@ def run(arguments: Namespace) -> int:
     if isinstance(sys.stdout, TextIOWrapper):  # a name may not fit the terminal's encoding
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        with _logging(arguments.debug):
+        with _logging(arguments.debug), named_panics("the dataset"):
             module, _, function = str(arguments.run).partition(":")
             status = getattr(importlib.import_module(module), function)(arguments, output)
         return int(status)

@@ -16,7 +16,7 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort, lance_session, open_dataset
 from airflow_provider_lance.streaming.files import ArrowFiles, open_files
 from airflow_provider_lance.streaming.port import Configure
 
@@ -65,7 +65,12 @@ def _make(place: str, storage_options: Mapping[str, str]) -> LanceDatasetPort:
 
     try:
         nothing = pyarrow.table({"probe": pyarrow.array([], pyarrow.int64())})
-        lance.write_dataset(nothing, place, storage_options=dict(storage_options) or None)
+        lance.write_dataset(
+            nothing,
+            place,
+            storage_options=dict(storage_options) or None,
+            session=lance_session(),
+        )
     except (OSError, ValueError) as error:
         first = str(error).splitlines()[0]
         raise StorageUnavailableError(f"cannot make {place}: {first}") from error

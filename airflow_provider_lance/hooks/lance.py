@@ -17,7 +17,11 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.streaming.dataset import (
+    LOOK_CACHE_BYTES,
+    LanceDatasetPort,
+    open_dataset,
+)
 from airflow_provider_lance.streaming.files import Files, open_files
 
 __all__ = ["LanceHook", "Store"]
@@ -139,12 +143,14 @@ class LanceHook(BaseHook):
 
     def open(self, uri: str) -> LanceDatasetPort:
         """
-        Open a dataset at its newest version.
+        Open a dataset at its newest version, to look at it: Lance's caches are kept small.
 
         :raises DatasetNotFoundError: there is none.
         :raises StorageUnavailableError: the store did not answer or refused.
         """
-        return open_dataset(self.resolve(uri), self.store.storage_options)
+        return open_dataset(
+            self.resolve(uri), self.store.storage_options, cache_bytes=LOOK_CACHE_BYTES
+        )
 
     def files(self, location: str) -> Files:
         """Open a location for small files, such as a checkpoint and its neighbours."""

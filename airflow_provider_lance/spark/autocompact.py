@@ -110,7 +110,7 @@ class AutoCompaction:
             )
         except LanceStreamError as error:
             log.warning("Not compacted. query_id=%s error=%s", self._query_id, error)
-        except Exception:
+        except BaseException:  # a panic of Lance's is no Exception
             log.exception("Not compacted. query_id=%s", self._query_id)
         else:
             log.info(

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.spark.application import message_of
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort, is_panic, lance_session
 
 __all__ = ["ExecuteOnExecutors", "Work"]
 
@@ -51,7 +51,9 @@ class Work:
         try:
             dataset = _open(self.uri, self.version, tuple(sorted(self.storage_options.items())))
             result = CompactionTask.from_json(task).execute(dataset)  # type: ignore[attr-defined]
-        except (OSError, ValueError) as error:
+        except BaseException as error:
+            if not isinstance(error, OSError | ValueError) and not is_panic(error):
+                raise
             return json.dumps({"error": str(error)})
         return json.dumps({"result": result.json()})
 
@@ -61,7 +63,12 @@ def _open(
     uri: str, version: int, storage_options: tuple[tuple[str, str], ...]
 ) -> lance.LanceDataset:
     """Open a version; a Python worker keeps the handle across tasks."""
-    return lance.dataset(uri, version=version, storage_options=dict(storage_options) or None)
+    return lance.dataset(
+        uri,
+        version=version,
+        storage_options=dict(storage_options) or None,
+        session=lance_session(),
+    )
 
 
 class ExecuteOnExecutors:

@@ -35,6 +35,11 @@ class HadoopFiles:
         except Py4JJavaError as error:
             raise self._unavailable("", error) from None
 
+    @property
+    def location(self) -> str:
+        """Return the location as Hadoop completes it: ``file:/data/checkpoint``."""
+        return str(self._fs.makeQualified(self._root).toString())
+
     def _path(self, path: str) -> Any:
         return self._path_class(self._root, path) if path else self._root
 

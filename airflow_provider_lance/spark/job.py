@@ -95,7 +95,7 @@ def _run(session: SparkSession, spec: JobSpec, sink: LanceSink | None) -> tuple[
         query = sink.start(_dataframe(session, spec), **_trigger(spec.trigger))
         supervision = Supervision(session, query, sink, heartbeat, spec.stop_grace)
         supervision.wait()
-    except Exception as caught:
+    except BaseException as caught:  # SystemExit in a user's function has a summary, too
         error = _cause(caught, sink)
         if supervision:
             supervision.end()
@@ -162,7 +162,7 @@ def _from_source(session: SparkSession, source: Source, sql: str | None) -> Data
         raise SpecError(f"the source or its sql cannot be read: {message_of(error)}") from None
 
 
-def _cause(caught: Exception, sink: LanceSink) -> BaseException | None:
+def _cause(caught: BaseException, sink: LanceSink) -> BaseException | None:
     """Return the error behind Spark's wrapping, ``None`` when it was the orderly stop."""
     cause = sink.error if isinstance(caught, StreamingQueryException) and sink.error else caught
     if isinstance(cause, StoppedOnRequestError):
@@ -176,7 +176,7 @@ def _cause(caught: Exception, sink: LanceSink) -> BaseException | None:
 def _release(sink: LanceSink) -> bool:
     try:
         return sink.release()
-    except Exception:
+    except BaseException:
         log.exception("Not released; the next claim commits a barrier.")
         return False
 

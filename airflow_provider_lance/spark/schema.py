@@ -55,6 +55,8 @@ def _obstacle(source: pa.DataType, target: pa.DataType) -> str | None:
             return "the sizes differ"
         return _obstacle(source.value_type, target.value_type)
     if _is_list(source) and _is_list(target):
+        if pt.is_fixed_size_list(target) and not _fits_vector(target.value_type):
+            return f"Lance cannot write vectors of {target.value_type}; make the column a list"
         return _obstacle(source.value_type, target.value_type)
     if pt.is_struct(source) and pt.is_struct(target):
         return _struct_obstacle(source, target)
@@ -98,6 +100,17 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _is_list(kind: pa.DataType) -> bool:
     return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
+
+
+def _fits_vector(item: pa.DataType) -> bool:
+    # Of texts and bytes Lance panics at the first rows; lists and maps it refuses (pylance 14.0.2).
+    if pt.is_fixed_size_list(item):
+        return _fits_vector(item.value_type)
+    if pt.is_struct(item):
+        return not any(pt.is_nested(field.type) for field in item)
+    return not (
+        _is_text(item) or pt.is_binary(item) or pt.is_large_binary(item) or pt.is_nested(item)
+    )
 
 
 _MOST_DIGITS = 38
@@ -210,7 +223,8 @@ def _fixed_size(array: pa.Array, target: pa.FixedSizeListType) -> pa.Array:
 def dataset_schema(stream: pa.Schema, vector_sizes: Mapping[str, int]) -> pa.Schema:
     """Return the schema of a dataset made for a stream; named list columns become vectors.
 
-    :raises SchemaMismatchError: a vector column that the stream lacks, or that is no list.
+    :raises SchemaMismatchError: a vector column that the stream lacks, that is no list, or whose
+        items are no numbers.
     """
     for name in vector_sizes:
         if name not in stream.names or not _is_list(stream.field(name).type):
@@ -218,6 +232,12 @@ def dataset_schema(stream: pa.Schema, vector_sizes: Mapping[str, int]) -> pa.Sch
             raise SchemaMismatchError(
                 f"vectorSizes names {name!r}, which must be an array column of the stream; "
                 f"it has: {seen}"
+            )
+        if not _fits_vector(item := stream.field(name).type.value_type):
+            raise SchemaMismatchError(
+                f"vectorSizes names {name!r}, an array of {item}: a vector's items are numbers; "
+                f"cast it in sql, for example CAST({name} AS ARRAY<FLOAT>), or leave it out of "
+                "vectorSizes to keep it a list"
             )
     return pa.schema(
         [

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.spark.active_query import refuse_another_query
 from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_seconds
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.files import HadoopFiles
@@ -25,13 +26,14 @@ from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.committer import Committer
+from airflow_provider_lance.streaming.dataset import named_panics
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.report import report_location
 from airflow_provider_lance.streaming.spec import SinkOptions
 from airflow_provider_lance.streaming.steps import Step
-from airflow_provider_lance.streaming.view import Policy
 
 __all__ = ["EpochReport", "LanceSink", "StoppedOnRequestError", "Totals"]
 
@@ -49,7 +51,7 @@ class LanceSink:
     """Writes a streaming DataFrame into one Lance dataset, each epoch exactly once.
 
     Start the query with :meth:`start`. The sink can also be given to ``foreachBatch`` by hand; it
-    then checks dataset and checkpoint at the first epoch instead of before the query starts.
+    then checks dataset, checkpoint and output mode at the first epoch, before it writes anything.
 
     Options have the names of :class:`~airflow_provider_lance.streaming.spec.SinkOptions`, in
     camelCase: ``LanceSink(uri=…, queryId=…, checkpointLocation=…, outputMode="append")``.
@@ -169,6 +171,7 @@ class LanceSink:
             watermark_every=options.watermark_every,
             new_generation=options.new_generation,
             on_history_gap=options.on_history_gap,
+            on_restore=options.on_restore,
         )
         committer = Committer(
             port,
@@ -197,10 +200,15 @@ class LanceSink:
             try:
                 if self.closed:
                     raise StoppedOnRequestError(f"epoch {epoch_id} was not begun: asked to stop")
-                report = self._run(df, int(epoch_id))
-            except BaseException as error:
+                with named_panics(self.options.uri):
+                    report = self._run(df, int(epoch_id))
+            except Exception as error:
                 self.error = error
                 raise
+            except BaseException as error:
+                # py4j answers the JVM only after an Exception; otherwise it waits for ever.
+                self.error = error
+                raise RuntimeError(f"epoch {epoch_id} ended in {error!r}") from error
             finally:
                 self.epoch_in_progress = None
         self.last, self.totals = report, self.totals.plus(report)
@@ -219,6 +227,8 @@ class LanceSink:
         )
 
     def _run(self, df: DataFrame, epoch_id: int) -> EpochReport:
+        if self.committer is None:  # by hand: what :meth:`start` sets may differ
+            refuse_another_query(_classic_session(df), self.options, epoch_id)
         committer = self.committer or self._prepare(df, streaming=False)
         if self._writer is None:
             driver = self._driver(df.sparkSession)

@@ -19,7 +19,12 @@ from airflow_provider_lance.exceptions import (
     StorageUnavailableError,
 )
 from airflow_provider_lance.spark.schema import check_schema, dataset_schema
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.streaming.dataset import (
+    LanceDatasetPort,
+    lance_session,
+    named_panics,
+    open_dataset,
+)
 from airflow_provider_lance.streaming.spec import SinkOptions
 
 __all__ = ["open_target"]
@@ -52,9 +57,13 @@ def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
     return port
 
 
+def _open(options: SinkOptions) -> LanceDatasetPort:
+    return open_dataset(options.uri, options.storage_options, cache_bytes=options.cache_bytes)
+
+
 def _open_or_create(columns: pa.Schema, options: SinkOptions) -> LanceDatasetPort:
     try:
-        return open_dataset(options.uri, options.storage_options)
+        return _open(options)
     except DatasetNotFoundError:
         if not options.create_if_missing:
             raise
@@ -62,22 +71,24 @@ def _open_or_create(columns: pa.Schema, options: SinkOptions) -> LanceDatasetPor
 
     made = dataset_schema(columns, options.vector_sizes)
     try:
-        lance.write_dataset(
-            made.empty_table(),
-            options.uri,
-            mode="create",
-            storage_options=dict(options.storage_options) or None,
-        )
+        with named_panics(options.uri):
+            lance.write_dataset(
+                made.empty_table(),
+                options.uri,
+                mode="create",
+                storage_options=dict(options.storage_options) or None,
+                session=lance_session(options.cache_bytes),
+            )
         log.info("Created the dataset. uri=%s columns=%d", options.uri, len(made))
     except OSError as error:
         # Another driver was faster, or the answer was lost: what is there is checked.
         return _created_after_all(options, error)
-    return open_dataset(options.uri, options.storage_options)
+    return _open(options)
 
 
 def _created_after_all(options: SinkOptions, error: OSError) -> LanceDatasetPort:
     try:
-        return open_dataset(options.uri, options.storage_options)
+        return _open(options)
     except DatasetNotFoundError:
         raise StorageUnavailableError(
             f"cannot create {options.uri}: {str(error).splitlines()[0]}"

@@ -18,7 +18,12 @@ import pyarrow.compute as pc
 
 from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.spark.schema import conform
-from airflow_provider_lance.streaming.dataset import open_dataset, write_error
+from airflow_provider_lance.streaming.dataset import (
+    LOOK_CACHE_BYTES,
+    is_panic,
+    open_dataset,
+    write_error,
+)
 
 __all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]
 
@@ -100,21 +105,25 @@ class WriteTask:
         name = (self.uri, self.run_id)
         if name not in _opened:
             _opened.clear()
-            _opened[name] = open_dataset(self.uri, self.storage_options).dataset
+            _opened[name] = open_dataset(
+                self.uri, self.storage_options, cache_bytes=LOOK_CACHE_BYTES
+            ).dataset
         return _opened[name]
 
     def write(self, rows: pa.RecordBatchReader, dataset: Any) -> list[Any]:
         """Write rows of the dataset's schema into new, uncommitted fragments.
 
-        :raises StorageUnavailableError: the store did not take them.
+        :raises StorageUnavailableError: the store did not take them, or Lance panicked.
         """
         from lance.fragment import write_fragments
 
         limit = self.target_rows_per_fragment
         try:
             return list(write_fragments(rows, dataset, max_rows_per_file=limit))
-        except OSError as error:
-            raise write_error(self.uri, error) from error
+        except BaseException as error:
+            if isinstance(error, OSError) or is_panic(error):
+                raise write_error(self.uri, error) from error
+            raise
 
     def split(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None, int]:
         """Return the rows to add in the dataset's schema, all merge keys, and how many delete."""

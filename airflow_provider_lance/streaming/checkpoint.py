@@ -8,7 +8,8 @@ of `offsets/N` holds ``{"batchTimestampMs": …}``, the start of the trigger tha
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from airflow_provider_lance.exceptions import CheckpointMismatchError, StorageUnavailableError
@@ -23,7 +24,8 @@ class Checkpoint:
     """One look at a checkpoint; ``id`` is ``None`` while Spark has not made it yet.
 
     ``planned_at`` is when the epoch in flight was planned, ISO 8601 in UTC; ``None`` when none is,
-    or when its file does not say.
+    or when its file does not say. ``ends`` holds the end offsets of the newest two planned epochs:
+    Spark goes on from these.
     """
 
     location: str
@@ -31,6 +33,7 @@ class Checkpoint:
     planned: int = NO_EPOCH
     committed: int = NO_EPOCH
     planned_at: str | None = None
+    ends: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def in_flight(self) -> int | None:

@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from airflow_provider_lance.exceptions import CommitPreemptedError, CommitStateUnknownError
+from airflow_provider_lance.streaming.backoff import Attempt
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import (
     NO_EPOCH,
     Driver,
+    EndOffsets,
     Epoch,
     OutputMode,
     Owner,
@@ -28,10 +30,11 @@ from airflow_provider_lance.streaming.epoch import (
 )
 from airflow_provider_lance.streaming.history import find_epoch
 from airflow_provider_lance.streaming.ownership import Ownership
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import DatasetPort, change_for
 from airflow_provider_lance.streaming.properties import encode_stamp
 from airflow_provider_lance.streaming.steps import CommitResult, Step
-from airflow_provider_lance.streaming.view import DriverView, Policy
+from airflow_provider_lance.streaming.view import DriverView
 
 __all__ = ["Committer"]
 
@@ -166,14 +169,22 @@ class Committer:
         self.claim(NO_EPOCH)
         return owner
 
-    def leave_trace(self, epoch_id: int) -> None:
-        """Claim for an empty epoch, if the dataset does not know the query yet; else do nothing.
+    def recheck(self) -> None:
+        """Read the checkpoint again, after the driver before this one has ended.
+
+        :raises CheckpointMismatchError, HistoryGapError: as :meth:`prepare`.
+        """
+        self._view.recheck()
+
+    def leave_trace(self, epoch_id: int, ends: EndOffsets | None = None) -> None:
+        """Note an empty epoch as done; claim if the dataset does not know the query yet.
 
         The first epoch of a query must leave a trace even when it is empty: only then does a
         `commits/N` in a checkpoint prove that a dataset without one is not the query's.
         """
         if self._view.owner is None and not self._view.state.known:
             self.claim(epoch_id)
+        self._view.note_done(epoch_id, ends)
 
     def commit(self, epoch: Epoch) -> CommitResult:
         """Make one written epoch visible exactly once.
@@ -197,6 +208,7 @@ class Committer:
         committed_at = self._land(epoch)
         commit_ms = (time.perf_counter() - began) * 1000
         view.watermark = Watermark(epoch.epoch_id, view.port.version, committed_at)
+        view.note_done(epoch.epoch_id, epoch.ends)
         self._ownership.since_fold += 1
         self._on_step(Step.COMMIT_LANDED)
         # 5. Now and then the watermark is folded into the config.
@@ -208,13 +220,15 @@ class Committer:
     def _land(self, epoch: Epoch) -> str:
         """Do steps 2 to 4 of a commit until the epoch has landed; return when it was sent."""
         view = self._view
-        complete = epoch.mode is OutputMode.COMPLETE
-        view.refresh(strictly=complete)
+        # An append passes over others' commits. The other two must see them: what a compaction
+        # replaced, an upsert from before it would not delete if that compaction was cleaned up.
+        strictly = epoch.mode is not OutputMode.APPEND
+        view.refresh(strictly=strictly)
         base = view.port.version
         for attempt in self._policy.backoff:
             # 2. The handle's own config must name our token; no I/O while the handle is fresh.
             if attempt.number:
-                view.refresh(strictly=complete)
+                view.refresh(strictly=strictly)
             view.refuse_if_fenced()
             view.refuse_other_layout()
             assert view.owner is not None
@@ -225,8 +239,13 @@ class Committer:
             milliseconds = int(took.total_seconds() * 1000)
             stamp = encode_stamp(self.query_id, view.owner, epoch, milliseconds, view.run_id)
             try:
-                self._ownership.send(change_for(epoch), stamp)
-                view.inspect_landing(epoch.epoch_id, base)
+                slow = self._ownership.send(change_for(epoch), stamp)
+                view.inspect_landing(epoch, base)
+                if slow and not view.chain.holds_landed(epoch):
+                    # It landed beside the chain, where nobody will ever see it.
+                    base = self._leave_orphan(epoch.epoch_id, attempt)
+                    continue
+                view.chain.note_epoch(epoch)
                 self._ownership.in_doubt = False
                 return sent.isoformat(timespec="milliseconds")
             except CommitPreemptedError as error:
@@ -242,6 +261,19 @@ class Committer:
             if found:
                 return found.committed_at
         raise AssertionError("a backoff ends in its last error")
+
+    def _leave_orphan(self, epoch_id: int, attempt: Attempt) -> int:
+        """Stand at the newest version, with history folded over the orphan; return the version."""
+        view, landed = self._view, self._view.port.version
+        attempt.error = CommitPreemptedError(
+            f"epoch {epoch_id} landed as version {landed} of {view.port.uri}, a number that a "
+            "cleanup had freed while its commit was on its way"
+        )
+        log.warning("Sent again. %s", attempt.error)
+        view.reopen()
+        view.refuse_if_fenced()
+        self._ownership.fold()
+        return view.port.version
 
     def _settle(self) -> None:
         """Move to a version behind which the write of unknown outcome can no longer land.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_lance.exceptions import (
@@ -26,36 +27,104 @@ if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
 
-__all__ = ["LanceDatasetPort", "is_conflict", "open_dataset", "read_error", "write_error"]
+__all__ = [
+    "CACHE_BYTES",
+    "LOOK_CACHE_BYTES",
+    "LanceDatasetPort",
+    "is_conflict",
+    "is_panic",
+    "lance_session",
+    "named_panics",
+    "open_dataset",
+    "read_error",
+    "write_error",
+]
+
+CACHE_BYTES = 256 * 1024 * 1024
+"""What Lance may keep in memory for one dataset that is written."""
+
+LOOK_CACHE_BYTES = 2 * 1024 * 1024
+"""The same for a dataset that is only looked at: a triggerer may hold a hundred of them."""
+
+_METADATA_SHARE = 8
+"""One part in so many holds manifests and file footers. Indices, which an upsert reads whole, get
+the rest: 16 bytes for each integer key (pylance 14.0.2)."""
+
+
+def lance_session(cache_bytes: int = CACHE_BYTES) -> Any:
+    """Return a new Lance session for one handle; its caches hold so many bytes at most.
+
+    Lance's own default keeps each version's manifest, up to 1 GiB, and 6 GiB of index. Handles
+    opened one by one share none: Lance finds some of what it cached by URI and version alone
+    (lance-format/lance#8916), also if the dataset was dropped and made again since.
+    """
+    import lance
+
+    metadata = cache_bytes // _METADATA_SHARE
+    return lance.Session(  # type: ignore[attr-defined]
+        metadata_cache_size_bytes=metadata, index_cache_size_bytes=cache_bytes - metadata
+    )
 
 
 def open_dataset(
-    uri: str, storage_options: Mapping[str, str] | None = None, *, version: int | None = None
+    uri: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    version: int | None = None,
+    cache_bytes: int = CACHE_BYTES,
 ) -> LanceDatasetPort:
     """Open a Lance dataset at its newest version, or at the one named.
 
+    :param cache_bytes: what Lance's caches hold at most, for this handle and all that come of it.
     :raises DatasetNotFoundError: there is no dataset at ``uri``, or not this version of it.
     :raises StorageUnavailableError: the store did not answer or refused.
     """
     import lance
 
+    chosen = dict(storage_options or {})
     try:
-        chosen = dict(storage_options or {})
-        return LanceDatasetPort(
-            lance.dataset(uri, version=version, storage_options=chosen or None), chosen
-        )
+        with named_panics(uri):
+            dataset = lance.dataset(
+                uri,
+                version=version,
+                storage_options=chosen or None,
+                session=lance_session(cache_bytes),
+            )
+        return LanceDatasetPort(dataset, chosen)
     except (ValueError, OSError) as error:
         raise read_error(uri, error) from error
 
 
-def _is_missing(error: Exception) -> bool:
+def is_panic(error: BaseException) -> bool:
+    """Tell whether native code panicked: a ``BaseException`` whose class cannot be imported."""
+    return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def named_panics(uri: str) -> Iterator[None]:
+    """Turn a panic, which an ``except Exception`` passes over, into an error of the tree.
+
+    :raises StorageUnavailableError: Lance panicked. Every other error passes.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if is_panic(error):
+            raise StorageUnavailableError(
+                f"Lance panicked on {uri}: {_first_line(error)}. That is a defect in Lance, or a "
+                "damaged file; this process's stderr has where it struck"
+            ) from error
+        raise
+
+
+def _is_missing(error: BaseException) -> bool:
     # pylance raises plain ValueError or OSError; only the text tells "absent" from "unreachable".
     # The second form is a live handle's whose dataset was dropped.
     text = str(error)
     return "was not found" in text or ("Not found:" in text and "_versions" in text)
 
 
-def is_conflict(error: Exception) -> bool:
+def is_conflict(error: BaseException) -> bool:
     """Tell whether an error of pylance's own commits means that another commit landed first.
 
     Compaction and index builds raise a plain OSError for it (seen on pylance 14.0.2).
@@ -64,7 +133,7 @@ def is_conflict(error: Exception) -> bool:
     return "commit conflict" in text or "incompatible transaction" in text
 
 
-def read_error(uri: str, error: Exception) -> DatasetNotFoundError | StorageUnavailableError:
+def read_error(uri: str, error: BaseException) -> DatasetNotFoundError | StorageUnavailableError:
     """Return what pylance's error means: a dataset that is not there, or a store that fails."""
     if _is_missing(error):
         return DatasetNotFoundError(
@@ -74,16 +143,18 @@ def read_error(uri: str, error: Exception) -> DatasetNotFoundError | StorageUnav
     return StorageUnavailableError(f"cannot read {uri}: {_first_line(error)}")
 
 
-def write_error(uri: str, error: Exception) -> StorageUnavailableError:
+def write_error(uri: str, error: BaseException) -> StorageUnavailableError:
     """Return what pylance's error means while rows are written: they are nowhere yet."""
+    why = f"Lance panicked: {_first_line(error)}" if is_panic(error) else _first_line(error)
     return StorageUnavailableError(
-        f"cannot write rows to {uri}, and nothing of them was committed: {_first_line(error)}"
+        f"cannot write rows to {uri}, and nothing of them was committed: {why}"
     )
 
 
-def _first_line(error: Exception) -> str:
+def _first_line(error: BaseException) -> str:
     # Lance appends ", /home/runner/…rs:644:29", its own source position, which helps nobody here.
-    return str(error).splitlines()[0].split(", /home/runner", 1)[0]
+    said = (str(error).splitlines() or [""])[0].split(", /home/runner", 1)[0]
+    return said or type(error).__name__
 
 
 class LanceDatasetPort:
@@ -99,6 +170,7 @@ class LanceDatasetPort:
         """What opened the dataset, secrets included."""
         self._config: Mapping[str, str] | None = None
         self._history: lance.LanceDataset | None = None
+        self._restored: dict[int, int] = {}
         self._reading = threading.Lock()
 
     @property
@@ -126,7 +198,8 @@ class LanceDatasetPort:
     def latest(self) -> LanceDatasetPort:
         """Return a handle at the newest version; one listing, the caches are shared."""
         try:
-            newest = self._dataset.checkout_version(int(self._dataset.latest_version))
+            with named_panics(self.uri):
+                newest = self._dataset.checkout_version(int(self._dataset.latest_version))
             return LanceDatasetPort(newest, self.storage_options)
         except (ValueError, OSError) as error:
             raise read_error(self.uri, error) from error
@@ -139,7 +212,7 @@ class LanceDatasetPort:
         try:
             # pylance 14.0.2 lets nobody use a handle while a transaction is read from it, nor the
             # other way round ("Already mutably borrowed"), and threads share this port.
-            with self._reading:
+            with named_panics(self.uri), self._reading:
                 if self._history is None:
                     self._history = self._dataset.checkout_version(self.version)
                 transaction = self._history.read_transaction(version)
@@ -152,7 +225,56 @@ class LanceDatasetPort:
             if _is_missing(error):
                 return None
             raise read_error(self.uri, error) from error
-        return (transaction.transaction_properties or {}) if transaction else {}
+        if transaction is None:
+            return {}
+        operation: Any = transaction.operation
+        if type(operation).__name__ == "Restore":
+            self._restored[version] = int(operation.version)
+        return transaction.transaction_properties or {}
+
+    def restored(self, version: int) -> int | None:
+        """Return the version that a version brought back; see :class:`.port.DatasetPort`."""
+        return self._restored.get(version)
+
+    def newest_fragment(self) -> object | None:
+        """Return the highest fragment id and its first data file: ids alone are used again."""
+        ids = self._dataset.fragment_ids()
+        return self._fragment(max(ids)) if ids else None
+
+    def has_fragment(self, fragment: Any) -> bool:
+        """Tell whether this version has a fragment; microseconds at 25,000 fragments."""
+        return bool(self._fragment(fragment[0]) == fragment)
+
+    def is_made_without(self, fragment: Any) -> bool:
+        """Tell by the ids: they grow, and a chain of versions gives each to one fragment only."""
+        found = self._fragment(fragment[0])
+        if found is not None:
+            return bool(found != fragment)
+        return bool(max(self._dataset.fragment_ids(), default=-1) < fragment[0])
+
+    def _fragment(self, number: int) -> tuple[int, str] | None:
+        found = self._dataset.get_fragment(number)
+        files = found.data_files() if found else []
+        return (number, files[0].path) if files else None
+
+    def is_intact(self) -> bool:
+        """Tell whether the oldest data file that this version names is in the store."""
+        ids = self._dataset.fragment_ids()
+        oldest = self._dataset.get_fragment(min(ids)) if ids else None
+        files = oldest.data_files() if oldest else []
+        if files and files[0].base_id is not None:
+            return True  # it lies in another place, which a shallow clone names
+        names = [f"data/{files[0].path}"] if files else self._manifest_names()
+        try:
+            store: Any = self._dataset.new_file_session()  # type: ignore[no-untyped-call]
+            return any(store.contains(name) for name in names)
+        except (ValueError, OSError) as error:
+            raise read_error(self.uri, error) from error
+
+    def _manifest_names(self) -> list[str]:
+        # Lance's newer naming scheme counts down, so that a listing begins with the newest.
+        names = (2**64 - 1 - self.version, self.version)
+        return [f"_versions/{name}.manifest" for name in names]
 
     def commit(
         self, change: Change, properties: Mapping[str, str] | None = None
@@ -170,11 +292,13 @@ class LanceDatasetPort:
         # Overwrite a true compare-and-swap; an Append is still rebased over what landed before.
         try:
             landed = lance.LanceDataset.commit(self._dataset, transaction, max_retries=0)
-        except Exception as error:
-            raise self._commit_error(change, error) from error
+        except BaseException as error:
+            if isinstance(error, Exception) or is_panic(error):
+                raise self._commit_error(change, error) from error
+            raise
         return LanceDatasetPort(landed, self.storage_options)
 
-    def _commit_error(self, change: Change, error: Exception) -> LanceStreamError:
+    def _commit_error(self, change: Change, error: BaseException) -> LanceStreamError:
         from lance.commit import CommitConflictError
 
         what = f"{type(change).__name__} on version {self.version} of {self.uri}"
@@ -204,12 +328,13 @@ class LanceDatasetPort:
 
         Only the keys are joined against the dataset; the rows were written elsewhere.
         """
-        merge = self._dataset.merge_insert(list(change.merge_keys)).when_matched_delete()
-        try:
-            transaction, _ = merge.execute_uncommitted(change.keys)
-            matched: Any = transaction.operation
-        except (ValueError, OSError) as error:
-            raise read_error(self.uri, error) from error
+        with named_panics(self.uri):
+            merge = self._dataset.merge_insert(list(change.merge_keys)).when_matched_delete()
+            try:
+                transaction, _ = merge.execute_uncommitted(change.keys)
+            except (ValueError, OSError) as error:
+                raise read_error(self.uri, error) from error
+        matched: Any = transaction.operation
         return {
             "removed_fragment_ids": matched.removed_fragment_ids,
             "updated_fragments": matched.updated_fragments,

@@ -11,7 +11,7 @@ __all__ = ["Decision", "Sighting", "decide"]
 
 
 class Decision(StrEnum):
-    """What a sink does with an epoch. The last five end the query with a named error."""
+    """What a sink does with an epoch. The last seven end the query with a named error."""
 
     FULL_COMMIT = "FULL_COMMIT"
     """Neither config nor history has the epoch: write and commit it."""
@@ -30,8 +30,12 @@ class Decision(StrEnum):
     """The watermark belongs to another checkpoint: it was deleted, or this is not the query's."""
     CHECKPOINT_STALE = "CHECKPOINT_STALE"
     """The dataset has epochs this checkpoint has never planned: an old copy was restored."""
+    CHECKPOINT_CHANGED = "CHECKPOINT_CHANGED"
+    """The checkpoint says of an epoch that it ends elsewhere than where its commit says."""
     DATASET_FOREIGN = "DATASET_FOREIGN"
     """The checkpoint has committed epochs and the dataset no trace of the query."""
+    DATASET_RESTORED = "DATASET_RESTORED"
+    """An older version was restored, and epochs are gone that Spark does not read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,13 @@ class Sighting:
     """All that the decision looks at; epochs are ``-1`` where there is none.
 
     ``held_token`` is this driver's own token, ``None`` before its claim. ``missing`` counts the
-    versions since the last fold that were cleaned up. ``planned`` and ``committed`` are the newest
-    of Spark's logs as they were when this driver started, ``planned_now`` is the newest planned
-    epoch at the last look: another driver may have gone on since.
+    versions since the last fold that were cleaned up, ``missing_above`` those of them above the
+    newest epoch that history shows. ``known_done`` is the newest epoch that the config knows as
+    done, with rows or without. ``lost`` says that epochs in Spark's commit log were undone by a
+    restored version, ``changed`` that the end offsets in the checkpoint are not those of a commit.
+    ``planned`` and ``committed`` are the newest of Spark's logs as they were when this driver
+    started, ``planned_now`` is the newest planned epoch at the last look: another driver may have
+    gone on since.
     """
 
     checkpoint_id: str | None
@@ -54,6 +62,10 @@ class Sighting:
     config_watermark: int
     exact_watermark: int
     missing: int = 0
+    missing_above: int = 0
+    known_done: int = NO_EPOCH
+    lost: bool = False
+    changed: bool = False
 
 
 def decide(seen: Sighting, epoch_id: int) -> Decision:
@@ -66,7 +78,11 @@ def decide(seen: Sighting, epoch_id: int) -> Decision:
         return Decision.FENCED
     if seen.exact_watermark > max(seen.planned_now, epoch_id):
         return Decision.CHECKPOINT_STALE
-    if seen.missing and _in_doubt(seen):
+    if seen.changed:
+        return Decision.CHECKPOINT_CHANGED
+    if seen.lost:
+        return Decision.DATASET_RESTORED
+    if _in_doubt(seen):
         return Decision.HISTORY_GAP
     if epoch_id <= seen.config_watermark:
         return Decision.SKIP_REPLAY
@@ -76,6 +92,10 @@ def decide(seen: Sighting, epoch_id: int) -> Decision:
 
 
 def _in_doubt(seen: Sighting) -> bool:
-    # Spark writes commits/N after the sink's commit, so every epoch up to `committed` landed, and
-    # only the one planned after it can hide in the gap; unless it was seen in what is left.
-    return seen.planned > seen.committed and seen.exact_watermark < seen.planned
+    # An epoch may hide in versions above the newest that was seen. One that Spark has as done
+    # landed, but whether it is still there is not known either: one of the missing versions may
+    # have restored an older one. Epochs that the config knows as done are in its own chain.
+    seen_to = max(seen.exact_watermark, seen.known_done)
+    if seen.missing_above and seen.planned > seen_to:
+        return True
+    return seen.missing > 0 and seen.committed > seen_to

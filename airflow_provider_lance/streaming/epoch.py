@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from hashlib import sha256
+from typing import Any, Self
 
 __all__ = [
     "NO_EPOCH",
+    "DoneEpoch",
     "Driver",
+    "EndOffsets",
     "Epoch",
     "EpochStamp",
     "OutputMode",
@@ -44,6 +47,36 @@ class OwnerState(StrEnum):
 def utc_now() -> str:
     """Return this moment as ISO 8601 in UTC with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class EndOffsets:
+    """Where an epoch ends in each source, as Spark's `offsets/N` says it.
+
+    ``lines`` are the file's lines from the third on; ``None`` where only their digest was kept.
+    """
+
+    digest: str
+    lines: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, lines: Sequence[str]) -> Self:
+        """Make the offsets of the lines; long ones are kept as their digest alone."""
+        digest = sha256("\n".join(lines).encode()).hexdigest()
+        kept = sum(map(len, lines)) <= _MOST_OFFSET_CHARACTERS
+        return cls(digest, tuple(lines) if kept else None)
+
+
+_MOST_OFFSET_CHARACTERS = 4096
+"""Offsets of hundreds of partitions would make each manifest longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoneEpoch:
+    """The newest epoch that a driver had done when it folded, also if it held no rows."""
+
+    epoch_id: int
+    ends: EndOffsets | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +138,7 @@ class QueryState:
     watermark: int = NO_EPOCH
     folded_version: int = 0
     committed_at: str | None = None
+    done: DoneEpoch | None = None
     stop_token: int | None = None
     stop_note: StopNote | None = None
 
@@ -141,6 +175,7 @@ class EpochStamp:
     started_at: str
     duration_ms: int
     version: int = 0
+    ends: EndOffsets | None = None
 
     @property
     def committed_at(self) -> str:
@@ -153,8 +188,11 @@ class EpochStamp:
 class Watermark:
     """The exact watermark of one query at one dataset version, and how far it is proven.
 
-    ``missing`` counts the versions between the last fold and ``version`` whose transactions were
-    cleaned up; with any missing, ``epoch`` is a lower bound until a checkpoint proves more.
+    ``stamps`` are the epochs since the last fold. ``missing`` counts the versions since then
+    whose transactions were cleaned up, ``missing_above`` those of them above the newest stamp; with
+    any of the latter, ``epoch`` is a lower bound. ``undone`` are epochs that a restored version
+    took away, and ``undone_by`` is the newest version that did, with the one it brought back;
+    ``undone_missing`` says that versions between the two were cleaned up: they may have held more.
     """
 
     epoch: int
@@ -162,6 +200,10 @@ class Watermark:
     committed_at: str | None
     stamps: tuple[EpochStamp, ...] = ()
     missing: int = 0
+    missing_above: int = 0
+    undone: tuple[EpochStamp, ...] = ()
+    undone_by: tuple[int, int] | None = None
+    undone_missing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,4 +223,4 @@ class Epoch:
     keys: Any = None
     merge_keys: tuple[str, ...] = ()
     deletes: int = 0
-    extra: Mapping[str, str] = field(default_factory=dict)
+    ends: EndOffsets | None = None

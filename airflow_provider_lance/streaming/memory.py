@@ -7,8 +7,7 @@ mapping. The conflict rules are those of Lance as `tests/integration` checks the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -16,6 +15,16 @@ from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     CommitStateUnknownError,
     DatasetNotFoundError,
+)
+from airflow_provider_lance.streaming.memory_rules import (
+    Committed,
+    Fragment,
+    Restore,
+    Rewrite,
+    Row,
+    Version,
+    conflicts,
+    touched_by,
 )
 from airflow_provider_lance.streaming.port import (
     Append,
@@ -28,9 +37,6 @@ from airflow_provider_lance.streaming.port import (
 
 __all__ = ["Fault", "MemoryDataset", "MemoryDatasetPort"]
 
-Row = Mapping[str, Any]
-Fragment = tuple[Row, ...]
-
 
 class Fault(StrEnum):
     """What the store does to the next commit; each one raises `CommitStateUnknownError`."""
@@ -41,20 +47,11 @@ class Fault(StrEnum):
     """The commit lands, the caller is not told."""
     LATE = "late"
     """The caller is told of a failure; the manifest lands later, if its version is still free."""
+    PAUSED = "paused"
+    """The writer stops between its conflict check and the link, while ``while_paused`` happens.
 
-
-@dataclass(frozen=True)
-class Rewrite:
-    """A compaction: all fragments become one. Only the twin commits it as a change."""
-
-
-@dataclass(frozen=True)
-class _Version:
-    config: Mapping[str, str]
-    fragments: Mapping[int, Fragment]
-    change: Change | Rewrite | None = None
-    touched: frozenset[int] = frozenset()
-    properties: Mapping[str, str] = field(default_factory=dict)
+    The link then succeeds wherever its version number is free, be it below the newest version.
+    """
 
 
 class MemoryDataset:
@@ -65,11 +62,13 @@ class MemoryDataset:
         self.layout = 0
         self.faults: list[Fault | None] = []
         """What happens to the commits to come, first to last; ``None`` lets one pass."""
+        self.while_paused: Callable[[], None] = lambda: None
+        """What others do while a writer is paused."""
         self._lock = threading.RLock()
-        self._versions: dict[int, _Version] = {1: _Version(dict(config or {}), {})}
-        self._gone: set[int] = set()
+        self._versions: dict[int, Version] = {1: Version(dict(config or {}), {})}
         self._head = 1
         self._next_fragment = 0
+        self._files: set[int] = set()
         self._late: Callable[[], None] | None = None
 
     def open(self, version: int | None = None) -> MemoryDatasetPort:
@@ -87,8 +86,13 @@ class MemoryDataset:
         return len(self._versions[self._head].fragments)
 
     def rows(self) -> list[Row]:
-        """Return all rows of the newest version."""
-        return list(_rows(self._versions[self._head].fragments))
+        """Return all rows of the newest version.
+
+        :raises DatasetNotFoundError: a data file that the version names was deleted.
+        """
+        fragments = self._versions[self._head].fragments
+        self._refuse_lost_files(fragments)
+        return list(_rows(fragments))
 
     def compact(self, read_version: int | None = None) -> int:
         """Rewrite all fragments into one; return the new version."""
@@ -102,16 +106,42 @@ class MemoryDataset:
     def clean_up(self, keep_from: int) -> None:
         """Remove every version below ``keep_from``, transactions included, as Lance does."""
         with self._lock:
-            self._gone |= {v for v in self._versions if v < min(keep_from, self._head)}
+            for version in [v for v in self._versions if v < min(keep_from, self._head)]:
+                del self._versions[version]
 
-    def at(self, version: int) -> _Version | None:
+    def restore(self, version: int) -> int:
+        """Bring an older version back, as ``LanceDataset.restore`` does; return the new one."""
+        return self.commit(self._head, Restore(version), {})
+
+    def recreate(self, config: Mapping[str, str] | None = None) -> None:
+        """Drop the dataset with all its files, and create another at its place."""
+        with self._lock:
+            self._versions, self._head = {1: Version(dict(config or {}), {})}, 1
+            self._files, self._late = set(), None
+
+    def at(self, version: int) -> Version | None:
         """Return a version, or ``None`` if it was cleaned up."""
-        return None if version in self._gone else self._versions.get(version)
+        return self._versions.get(version)
+
+    def _refuse_lost_files(self, fragments: Collection[int]) -> None:
+        if not self.has_files(fragments):
+            raise DatasetNotFoundError(f"{self.uri} names data files that are gone")
+
+    def has_files(self, fragments: Collection[int]) -> bool:
+        """Tell whether the data files of some fragments are in the store."""
+        return self._files.issuperset(fragments)
 
     def commit(
-        self, read_version: int, change: Change | Rewrite, properties: Mapping[str, str]
+        self,
+        read_version: int,
+        change: Committed,
+        properties: Mapping[str, str],
+        base: Version | None = None,
     ) -> int:
-        """Commit a change made on ``read_version``; see :class:`.port.DatasetPort`."""
+        """Commit a change made on ``read_version``; see :class:`.port.DatasetPort`.
+
+        :param base: that version, as the writer's handle has it in memory.
+        """
         with self._lock:
             if self._late:
                 late, self._late = self._late, None
@@ -120,46 +150,62 @@ class MemoryDataset:
             if fault is Fault.LOST_REQUEST:
                 raise CommitStateUnknownError(f"{_name(change)}: the request was lost")
             if fault is Fault.LATE:
-                self._late = self._land_late(read_version, change, properties)
+                self._late = self._land_late(read_version, change, properties, base)
                 raise CommitStateUnknownError(f"{_name(change)}: the request is late")
-            version = self._land(read_version, change, properties)
+            target, made = self._apply(read_version, change, properties, base)
+            if fault is Fault.PAUSED:
+                self.while_paused()
+            version = self._link(target, made, change)
             if fault is Fault.LOST_ANSWER:
                 raise CommitStateUnknownError(f"{_name(change)}: the answer was lost")
             return version
 
     def _land_late(
-        self, read_version: int, change: Change | Rewrite, properties: Mapping[str, str]
+        self,
+        read_version: int,
+        change: Committed,
+        properties: Mapping[str, str],
+        base: Version | None,
     ) -> Callable[[], None]:
         # The late write is one manifest under one version number: it lands there or nowhere.
-        target, made = self._head + 1, self._apply(read_version, change, properties)
+        target, made = self._apply(read_version, change, properties, base)
 
         def land() -> None:
-            if self._head + 1 == target:
-                self._versions[target], self._head = made, target
+            if target not in self._versions:
+                self._link(target, made, change)
 
         return land
 
-    def _land(
-        self, read_version: int, change: Change | Rewrite, properties: Mapping[str, str]
-    ) -> int:
-        made = self._apply(read_version, change, properties)
-        self._head += 1
-        self._versions[self._head] = made
-        return self._head
+    def _link(self, target: int, made: Version, change: object) -> int:
+        """Publish a manifest under its number, which must be free and may be an old one."""
+        if target in self._versions:
+            raise CommitPreemptedError(f"{_name(change)}: version {target} was taken meanwhile")
+        self._versions[target] = made
+        self._head = max(self._head, target)
+        return target
 
     def _apply(
-        self, read_version: int, change: Change | Rewrite, properties: Mapping[str, str]
-    ) -> _Version:
-        touched = _touched(change, self._versions[read_version])
+        self,
+        read_version: int,
+        change: Committed,
+        properties: Mapping[str, str],
+        base: Version | None,
+    ) -> tuple[int, Version]:
+        """Check for conflicts; return the version number to link, and what would be there."""
+        # A handle keeps its manifest: Lance commits on top of it where the store has no newer one,
+        # also when the dataset was dropped (seen on pylance 14.0.2).
+        base = base or self._versions[read_version]
+        touched = touched_by(change, base)
         for version in range(read_version + 1, self._head + 1):
+            landed = self._versions.get(version)
             # As in Lance, a version that was cleaned up is no obstacle, were it a barrier.
-            if version in self._gone and not isinstance(change, Overwrite):
+            if landed is None and not isinstance(change, Overwrite):
                 continue
-            if _conflicts(self._versions[version], change, touched):
+            if landed is None or conflicts(landed, change, touched):
                 raise CommitPreemptedError(
                     f"{_name(change)} on version {read_version} was preempted by version {version}"
                 )
-        head = self._versions[self._head]
+        head = self._versions[self._head] if self._head >= read_version else base
         config, fragments = dict(head.config), dict(head.fragments)
         match change:
             case Append(added):
@@ -169,27 +215,33 @@ class MemoryDataset:
                 self._add(fragments, added)
             case Upsert(added, keys, merge_keys):
                 doomed = {tuple(row[name] for name in merge_keys) for row in keys}
-                for number in touched & fragments.keys():
-                    fragments[number] = tuple(
+                fragments |= {
+                    number: tuple(
                         row
                         for row in fragments[number]
                         if tuple(row[name] for name in merge_keys) not in doomed
                     )
+                    for number in touched & fragments.keys()
+                }
                 self._add(fragments, added)
             case Configure(updates):
-                config.update({k: v for k, v in updates.items() if v is not None})
-                for name in [k for k, v in updates.items() if v is None]:
-                    config.pop(name, None)
+                config = {k: v for k, v in (config | dict(updates)).items() if v is not None}
             case Rewrite():
+                self._refuse_lost_files(touched)
                 merged = tuple(row for number in sorted(touched) for row in fragments.pop(number))
                 self._add(fragments, [merged])
+            case Restore(version):
+                old = self._versions[version]
+                config, fragments = dict(old.config), dict(old.fragments)
             case Barrier():
                 pass
-        return _Version(config, fragments, change, touched, dict(properties))
+        made = Version(config, fragments, change, touched, dict(properties))
+        return max(self._head, read_version) + 1, made
 
     def _add(self, fragments: dict[int, Fragment], added: Sequence[Fragment]) -> None:
         for fragment in added:
             fragments[self._next_fragment] = tuple(fragment)
+            self._files.add(self._next_fragment)
             self._next_fragment += 1
 
 
@@ -200,7 +252,7 @@ class MemoryDatasetPort:
         found = dataset.at(version)
         if found is None:
             raise DatasetNotFoundError(f"version {version} of {dataset.uri} was cleaned up")
-        self._dataset, self._version, self._config = dataset, version, found.config
+        self._dataset, self._version, self._found = dataset, version, found
         self._layout = dataset.layout
 
     @property
@@ -216,7 +268,7 @@ class MemoryDatasetPort:
     @property
     def config(self) -> Mapping[str, str]:
         """Return the manifest config at that version."""
-        return self._config
+        return self._found.config
 
     @property
     def layout(self) -> object:
@@ -232,11 +284,36 @@ class MemoryDatasetPort:
         found = self._dataset.at(version)
         return None if found is None else found.properties
 
+    def restored(self, version: int) -> int | None:
+        """Return the version that a version brought back, ``None`` if it did something else."""
+        found = self._dataset.at(version)
+        change = found.change if found else None
+        return change.version if isinstance(change, Restore) else None
+
+    def newest_fragment(self) -> object | None:
+        """Return what identifies the fragment that was added last."""
+        return max(self._found.fragments, default=None)
+
+    def has_fragment(self, fragment: object) -> bool:
+        """Tell whether this version has a fragment."""
+        return fragment in self._found.fragments
+
+    def is_made_without(self, fragment: Any) -> bool:
+        """Tell by the numbers, which grow."""
+        newest = max(self._found.fragments, default=-1)
+        return not self.has_fragment(fragment) and bool(newest < fragment)
+
+    def is_intact(self) -> bool:
+        """Tell whether the oldest data file that this version names is in the store."""
+        if not self._found.fragments:
+            return self._dataset.at(self._version) is not None
+        return self._dataset.has_files([min(self._found.fragments)])
+
     def commit(
         self, change: Change, properties: Mapping[str, str] | None = None
     ) -> MemoryDatasetPort:
         """Commit one change on top of this version; see :class:`.port.DatasetPort`."""
-        landed = self._dataset.commit(self._version, change, properties or {})
+        landed = self._dataset.commit(self._version, change, properties or {}, self._found)
         return self._dataset.open(landed)
 
 
@@ -247,35 +324,3 @@ def _name(change: object) -> str:
 def _rows(fragments: Mapping[int, Fragment]) -> Iterator[Row]:
     for number in sorted(fragments):
         yield from fragments[number]
-
-
-def _touched(change: Change | Rewrite, base: _Version) -> frozenset[int]:
-    match change:
-        case Rewrite() | Overwrite():
-            return frozenset(base.fragments)
-        case Upsert(_, keys, merge_keys):
-            wanted = {tuple(row[name] for name in merge_keys) for row in keys}
-            return frozenset(
-                number
-                for number, rows in base.fragments.items()
-                if any(tuple(row[name] for name in merge_keys) in wanted for row in rows)
-            )
-    return frozenset()
-
-
-def _conflicts(landed: _Version, ours: Change | Rewrite, touched: frozenset[int]) -> bool:
-    """Tell whether ``ours``, made on an older version, must yield to what landed since."""
-    match landed.change, ours:
-        case _, Overwrite():
-            return True
-        case Configure(theirs), Configure(mine):
-            return bool(theirs.keys() & mine.keys())
-        case (Barrier(), Append() | Upsert() | Barrier()):
-            return True
-        case (Append() | Upsert() | Rewrite(), Barrier()):
-            return not isinstance(landed.change, Rewrite)
-        case (Overwrite(), Append() | Upsert() | Rewrite() | Barrier()):
-            return True
-        case (Upsert() | Rewrite(), Upsert() | Rewrite()):
-            return bool(landed.touched & touched)
-    return False

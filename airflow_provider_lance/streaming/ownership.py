@@ -10,11 +10,22 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from airflow_provider_lance.exceptions import CommitPreemptedError, CommitStateUnknownError
+from airflow_provider_lance.exceptions import (
+    CommitPreemptedError,
+    CommitStateUnknownError,
+    TerminalError,
+)
 from airflow_provider_lance.streaming.epoch import Owner, OwnerState, utc_now
-from airflow_provider_lance.streaming.port import Barrier, Change, Configure
+from airflow_provider_lance.streaming.policy import Policy
+from airflow_provider_lance.streaming.port import (
+    Barrier,
+    Change,
+    Configure,
+    Overwrite,
+    Upsert,
+)
 from airflow_provider_lance.streaming.steps import Step
-from airflow_provider_lance.streaming.view import DriverView, Policy
+from airflow_provider_lance.streaming.view import DriverView
 
 __all__ = ["UNSURE", "Ownership"]
 
@@ -55,6 +66,7 @@ class Ownership:
         view.refuse(view.decide(epoch_id))
         if view.watermark.epoch > view.state.watermark:
             self.fold()
+        view.chain.note_fold()
         self.in_doubt = False
         self._on_step(Step.CLAIM_HEALED)
         log.info("Claimed. %s after=%s", view, previous.state.value if previous else "nobody")
@@ -68,10 +80,10 @@ class Ownership:
         previous: Owner | None = None
         now = utc_now()  # one for all attempts, so that one that lands late is known again
         for attempt in self._policy.backoff:
-            # 1. Open the latest version, unless the handle is fresh; the checkpoint must still be
-            # the recorded one. Whoever changed the owner since makes step 2 fail, and epochs that
-            # landed since are above what is folded here.
-            view.refresh(strictly=attempt.number > 0)
+            # 1. Open the latest version; the checkpoint must still be the recorded one. Whoever
+            # changes the owner from here on makes step 2 fail, and epochs that land from here on
+            # are above what is folded here.
+            view.refresh(strictly=True)
             if mine is not None and view.state.owner == mine:
                 return previous, mine  # an earlier attempt landed and its answer was lost
             fresh = view.starts_generation()
@@ -117,8 +129,10 @@ class Ownership:
         view = self._view
         if view.fenced:
             return  # the handle may be the newer owner's, and its epochs are not in this watermark
+        view.chain.refuse_dropped()
         try:
             self.send(Configure(view.fold_updates()))
+            view.chain.note_fold()
         except CommitStateUnknownError as error:
             log.warning("Fold not confirmed; the next will repeat it. error=%s", error)
         except CommitPreemptedError:
@@ -129,11 +143,20 @@ class Ownership:
 
     def release(self) -> bool:
         """Fold the watermark and give the query up; see :meth:`.committer.Committer.release`."""
-        view = self._view
-        if view.owner is None or self.in_doubt:
+        if self._view.owner is None or self.in_doubt or self._view.chain.broken:
             return False
+        try:
+            return self._release()
+        except (CommitStateUnknownError, TerminalError) as error:
+            log.warning("Not released; the next start looks. %s error=%s", self._view, error)
+            return False
+
+    def _release(self) -> bool:
+        view = self._view
+        assert view.owner is not None
         released = replace(view.owner, state=OwnerState.RELEASED, time=utc_now())
         view.reopen()
+        view.chain.refuse_dropped()
         for _ in self._policy.backoff:
             if view.state.owner == released:
                 break  # an earlier attempt landed and its answer was lost
@@ -142,7 +165,12 @@ class Ownership:
             self._on_step(Step.RELEASE_CHECKED)
             try:
                 self.send(Configure(view.fold_updates() | view.owner_updates(released)))
-            except UNSURE:
+            except (*UNSURE, TerminalError):
+                if view.chain.broken:
+                    # It landed on an older version that was restored meanwhile. Only while the
+                    # owner is active does everybody read the history that shows it.
+                    self.send(Configure(view.owner_updates(view.owner)), prove=False)
+                    raise
                 view.reopen()
             else:
                 break
@@ -153,7 +181,30 @@ class Ownership:
         self._on_step(Step.RELEASE_DONE)
         return True
 
-    def send(self, change: Change, stamp: Mapping[str, str] | None = None) -> None:
-        """Commit one change on top of the handle, once, and stand at what it became."""
-        self._view.move_to(self._view.port.commit(change, stamp))
+    def send(
+        self, change: Change, stamp: Mapping[str, str] | None = None, *, prove: bool = True
+    ) -> bool:
+        """Commit one change on top of the handle, once, and stand at what it became.
+
+        :returns: whether it took so long that it may have landed below the newest version.
+        :raises DatasetNotFoundError, DatasetRestoredError, CommitStateUnknownError: it landed, and
+            what it landed on does not hold this driver's epochs; see :mod:`.chain`.
+        """
+        view, began = self._view, self._policy.clock()
+        before = view.port.version
+        landed = view.port.commit(change, stamp)
         self.manifest_updates += 1
+        slow = self._policy.clock().since(began) > self._policy.slow_seconds
+        if slow and stamp is None and landed.latest().version != landed.version:
+            raise CommitStateUnknownError(
+                f"{type(change).__name__} landed as version {landed.version} of {landed.uri} after "
+                "it was held up, and others have committed since"
+            )
+        if prove:
+            view.chain.recognise(landed)
+            if not isinstance(change, Overwrite | Upsert):
+                view.chain.refuse_other(landed)
+        view.move_to(landed)
+        if prove:
+            view.chain.prove(since=before)
+        return slow

@@ -115,6 +115,32 @@ class DatasetPort(Protocol):
         :raises StorageUnavailableError: the store did not answer.
         """
 
+    def restored(self, version: int) -> int | None:
+        """Return the version that a version brought back, ``None`` if it did something else.
+
+        Ask for a version whose properties were read: the answer comes with them.
+        """
+
+    def newest_fragment(self) -> object | None:
+        """Return what identifies the fragment that was added last; costs no I/O."""
+
+    def has_fragment(self, fragment: object) -> bool:
+        """Tell whether this version has a fragment; costs no I/O."""
+
+    def is_made_without(self, fragment: object) -> bool:
+        """Tell whether this version was surely not made from the one that added a fragment.
+
+        ``False`` where the version has it, and where a compaction may have replaced it; no I/O.
+        """
+
+    def is_intact(self) -> bool:
+        """Tell whether the oldest data file that this version names is in the store: one request.
+
+        It is not once the dataset was dropped, also if another was made in its place.
+
+        :raises StorageUnavailableError: the store did not answer.
+        """
+
     def commit(self, change: Change, properties: Mapping[str, str] | None = None) -> Self:
         """Commit one change on top of this version; return a handle at the version it became.
 

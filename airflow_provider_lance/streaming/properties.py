@@ -15,7 +15,9 @@ from functools import lru_cache
 from airflow_provider_lance.exceptions import ProtocolVersionError, SpecError
 from airflow_provider_lance.streaming.epoch import (
     NO_EPOCH,
+    DoneEpoch,
     Driver,
+    EndOffsets,
     Epoch,
     EpochStamp,
     Owner,
@@ -41,10 +43,11 @@ __all__ = [
 PROTOCOL_VERSION = 1
 
 _PREFIX = "spark.lance.streaming."
-_LAST_EPOCH, _LAST_EPOCH_VERSION, _LAST_EPOCH_TIME = (
+_LAST_EPOCH, _LAST_EPOCH_VERSION, _LAST_EPOCH_TIME, _LAST_DONE = (
     "lastEpoch",
     "lastEpochVersion",
     "lastEpochTime",
+    "lastDone",
 )
 _OWNER, _STOP, _STOP_NOTE = "owner", "stop", "stopNote"
 _QUERY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -191,6 +194,7 @@ def decode_query(config: Mapping[str, str], query_id: str, version: int) -> Quer
         watermark=NO_EPOCH if watermark is None else watermark,
         folded_version=_integer(config, key(_LAST_EPOCH_VERSION, query_id)) or 0,
         committed_at=config.get(key(_LAST_EPOCH_TIME, query_id)),
+        done=_decode_done(config.get(key(_LAST_DONE, query_id)), key(_LAST_DONE, query_id)),
         stop_token=stop_token,
         stop_note=_decode_stop_note(config.get(key(_STOP_NOTE, query_id)), stop_token),
     )
@@ -209,14 +213,67 @@ def _integer(config: Mapping[str, str], name: str) -> int | None:
 
 
 def fold_updates(
-    query_id: str, epoch_id: int, version: int, committed_at: str | None
+    query_id: str,
+    epoch_id: int,
+    version: int,
+    committed_at: str | None,
+    done: DoneEpoch | None = None,
 ) -> dict[str, str | None]:
-    """Return the config updates that fold history up to ``version`` into the watermark."""
+    """Return the config updates that fold history up to ``version`` into the watermark.
+
+    :param done: the newest epoch that is done, if it is not the one of the watermark or its end
+        offsets are known.
+    """
     return {
+        key(_LAST_DONE, query_id): _encode_done(done) if done else None,
         key(_LAST_EPOCH, query_id): str(epoch_id) if epoch_id > NO_EPOCH else None,
         key(_LAST_EPOCH_VERSION, query_id): str(version),
         key(_LAST_EPOCH_TIME, query_id): committed_at,
     }
+
+
+def _encode_done(done: DoneEpoch) -> str:
+    record = {"epoch": done.epoch_id, **_encode_ends(done.ends)}
+    return json.dumps(record, separators=(",", ":"))
+
+
+@lru_cache(maxsize=64)
+def _decode_done(text: str | None, config_key: str) -> DoneEpoch | None:
+    if text is None:
+        return None
+    try:
+        record = json.loads(text)
+        epoch_id = record["epoch"]
+        if type(epoch_id) is not int or epoch_id < 0:
+            raise ValueError(f"epoch {epoch_id!r}")
+        return DoneEpoch(epoch_id, _decode_ends(record))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ProtocolVersionError(
+            f"config key {config_key!r} holds {text[:200]!r}, which protocol {PROTOCOL_VERSION} "
+            f"cannot read ({type(error).__name__}); was it written by another tool?"
+        ) from error
+
+
+def _encode_ends(ends: EndOffsets | None) -> dict[str, object]:
+    if ends is None:
+        return {}
+    found: dict[str, object] = {"endOffsetsDigest": ends.digest}
+    return found | ({} if ends.lines is None else {"endOffsets": list(ends.lines)})
+
+
+def _decode_ends(record: Mapping[str, object]) -> EndOffsets | None:
+    digest, lines = record.get("endOffsetsDigest"), record.get("endOffsets")
+    if digest is None:
+        return None
+    if not isinstance(digest, str):
+        raise TypeError("endOffsetsDigest")
+    if lines is None:
+        return EndOffsets(digest)
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise TypeError("endOffsets")
+    if EndOffsets.of(lines).digest != digest:
+        raise ValueError("endOffsets are not those of their digest")
+    return EndOffsets(digest, tuple(lines))
 
 
 def encode_stamp(
@@ -237,8 +294,17 @@ def encode_stamp(
         "streaming.bytes": str(epoch.bytes),
         "streaming.startedAt": epoch.started_at,
         "streaming.durationMs": str(duration_ms),
-        **epoch.extra,
+        **{
+            f"streaming.{name}": value if isinstance(value, str) else json.dumps(value)
+            for name, value in _encode_ends(epoch.ends).items()
+        },
     }
+
+
+def _stamped_ends(properties: Mapping[str, str]) -> EndOffsets | None:
+    lines = properties.get("streaming.endOffsets")
+    record = {"endOffsetsDigest": properties.get("streaming.endOffsetsDigest")}
+    return _decode_ends(record | ({} if lines is None else {"endOffsets": json.loads(lines)}))
 
 
 def decode_stamp(properties: Mapping[str, str], query_id: str, version: int) -> EpochStamp | None:
@@ -266,8 +332,9 @@ def decode_stamp(properties: Mapping[str, str], query_id: str, version: int) -> 
             started_at=properties["streaming.startedAt"],
             duration_ms=int(properties["streaming.durationMs"]),
             version=version,
+            ends=_stamped_ends(properties),
         )
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ProtocolVersionError(
             f"version {version} carries properties of query {query_id!r} that protocol "
             f"{PROTOCOL_VERSION} cannot read ({type(error).__name__}: {error}); was it written "

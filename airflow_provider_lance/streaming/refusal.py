@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+import shlex
 
 from airflow_provider_lance.exceptions import (
     CheckpointMismatchError,
+    DatasetRestoredError,
     FencedError,
     HistoryGapError,
-    SpecError,
 )
+from airflow_provider_lance.streaming.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import QueryState, Watermark
+from airflow_provider_lance.streaming.history import known_done
+from airflow_provider_lance.streaming.proof import changed_epoch, lost_epochs
 
-__all__ = ["OnHistoryGap", "refuse"]
-
-
-@dataclass(frozen=True, slots=True)
-class OnHistoryGap:
-    """What the user knows of the one epoch in doubt; by default nothing, and the query stops.
-
-    Naming the epoch makes a forgotten option harmless: it answers for that epoch only.
-    """
-
-    epoch_id: int | None = None
-    landed: bool = False
-
-    @classmethod
-    def parse(cls, text: object) -> OnHistoryGap:
-        """Read ``fail``, ``committed:<epoch>`` or ``missing:<epoch>``.
-
-        :raises SpecError: anything else.
-        """
-        if text == "fail":
-            return cls()
-        if found := re.fullmatch(r"(committed|missing):(\d+)", str(text)):
-            return cls(int(found[2]), found[1] == "committed")
-        raise SpecError(
-            f"onHistoryGap={text!r}: use 'fail', 'committed:<epoch>' or 'missing:<epoch>'"
-        )
-
-    def names(self, epoch_id: int) -> bool:
-        """Tell whether the user has answered for this epoch."""
-        return self.epoch_id == epoch_id
+__all__ = ["OnHistoryGap", "OnRestore", "refuse"]
 
 
 def refuse(
@@ -58,7 +31,8 @@ def refuse(
 ) -> None:
     """Raise the error that a decision stands for; return if the decision is no refusal.
 
-    :raises FencedError, CheckpointMismatchError, HistoryGapError: as the decision says.
+    :raises FencedError, CheckpointMismatchError, DatasetRestoredError, HistoryGapError: as the
+        decision says.
     """
     query, owner = state.query_id, state.owner
     match decision:
@@ -106,14 +80,71 @@ def refuse(
                 "queryId, or start with a new checkpointLocation, which reads the source again, "
                 "or set onCheckpointChange=newGeneration to go on from where the checkpoint stands"
             )
-        case Decision.HISTORY_GAP:
-            epoch = checkpoint.planned
-            raise HistoryGapError(
-                f"epoch {epoch} of query {query!r} was planned and is not in the checkpoint's "
-                f"commit log, and {watermark.missing} of the versions of {uri} after "
-                f"{state.folded_version} that could prove it were cleaned up. Look whether its "
-                f"rows are in the dataset, then start once with onHistoryGap=committed:{epoch} if "
-                f"they are, or onHistoryGap=missing:{epoch} if they are not"
+        case Decision.CHECKPOINT_CHANGED:
+            raise CheckpointMismatchError(
+                f"the checkpoint at {checkpoint.location} says that epoch "
+                f"{changed_epoch(checkpoint, state, watermark)} of query {query!r} ends elsewhere "
+                f"than its commit in {uri} says. Another driver wrote its `offsets` file, or it "
+                "was edited or restored: Spark would go on behind rows that were never read, or "
+                "read rows again. Type lance-stream check, which says how to repair it"
             )
+        case Decision.DATASET_RESTORED:
+            raise _restored(uri, state, checkpoint, watermark)
+        case Decision.HISTORY_GAP:
+            raise _gap(uri, state, checkpoint, watermark)
         case Decision.FULL_COMMIT | Decision.SKIP_REPLAY | Decision.RECOVERY_TXN2_ONLY:
             return
+
+
+def _restored(
+    uri: str, state: QueryState, checkpoint: Checkpoint, mark: Watermark
+) -> DatasetRestoredError:
+    lost = lost_epochs(mark, state, checkpoint.committed)
+    assert lost is not None
+    assert mark.undone_by is not None
+    by, restored = mark.undone_by
+    gone = [stamp for stamp in mark.undone if lost[0] <= stamp.epoch_id <= lost[1]]
+    rows = f"{sum(stamp.rows for stamp in gone):,} rows"
+    rows = f"at least {rows}" if mark.undone_missing else rows
+    back = (
+        "the versions that held them were cleaned up, so they cannot be brought back"
+        if mark.undone_missing
+        else f"to bring them back: python -c {shlex.quote(_bring_back(uri, by))}"
+    )
+    return DatasetRestoredError(
+        f"version {by} of {uri} brought version {restored} back: epochs {lost[0]} to {lost[1]} of "
+        f"query {state.query_id!r} ({rows}) are no longer in the table, and Spark's log has them "
+        f"as done, so it does not read them again. Either way: {back}; or, to go on without "
+        f"them, start once with onRestore=accept:{lost[0]}-{lost[1]}"
+    )
+
+
+def _bring_back(uri: str, by: int) -> str:
+    return f"import lance; lance.dataset({uri!r}, version={by - 1}).restore()"
+
+
+def _gap(uri: str, state: QueryState, checkpoint: Checkpoint, mark: Watermark) -> HistoryGapError:
+    epoch = checkpoint.planned
+    seen = max(mark.epoch, known_done(state))
+    gone = f"{mark.missing} of the versions of {uri} after {state.folded_version} were cleaned up"
+    span = f"epoch {epoch}" if epoch == seen + 1 else f"epochs {seen + 1} to {epoch}"
+    if checkpoint.in_flight is None:
+        return HistoryGapError(
+            f"{gone}, so whether {span} of query {state.query_id!r} are still in the table cannot "
+            "be seen: Spark's log has them as done, but an older version may have been restored "
+            f"since. Look whether their rows are in the table, then start once with "
+            f"onHistoryGap=committed:{epoch} if they are; if they are not, "
+            f"onRestore=accept:{seen + 1}-{epoch} goes on without them"
+        )
+    more = (
+        f" If rows of epochs {seen + 1} to {checkpoint.committed} are missing too, add "
+        f"onRestore=accept:{seen + 1}-{checkpoint.committed}, which goes on without them."
+        if checkpoint.committed > seen
+        else ""
+    )
+    return HistoryGapError(
+        f"epoch {epoch} of query {state.query_id!r} was planned and is not in the checkpoint's "
+        f"commit log, and {gone} that could prove it. Look whether its rows are in the table, "
+        f"then start once with onHistoryGap=committed:{epoch} if they are, or "
+        f"onHistoryGap=missing:{epoch} if they are not.{more}"
+    )

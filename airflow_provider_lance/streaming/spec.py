@@ -14,14 +14,16 @@ from typing import Any, Self
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.streaming import forms
+from airflow_provider_lance.streaming.answers import OnHistoryGap, OnRestore
+from airflow_provider_lance.streaming.dataset import CACHE_BYTES
 from airflow_provider_lance.streaming.epoch import OutputMode
 from airflow_provider_lance.streaming.forms import option, parsed
 from airflow_provider_lance.streaming.properties import require_query_id
-from airflow_provider_lance.streaming.refusal import OnHistoryGap
 
 __all__ = ["AVAILABLE_NOW", "JobSpec", "SinkOptions", "Source"]
 
 AVAILABLE_NOW = "availableNow"
+_MOST_BYTES = 2**40
 _INTERVAL = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
 
 
@@ -29,6 +31,12 @@ def _trigger(value: Any) -> str:
     if value == AVAILABLE_NOW or (isinstance(value, str) and _INTERVAL.fullmatch(value)):
         return str(value)
     raise ValueError("'availableNow' or an interval such as '10 seconds'")
+
+
+def _bytes(value: Any) -> int:
+    if (number := forms.positive(value)) > _MOST_BYTES:
+        raise ValueError(f"a number of bytes, {_MOST_BYTES} (1 TiB) at most")
+    return number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +53,14 @@ class SinkOptions:
     - ``targetRowsPerFragment``: rows after which a new fragment begins.
     - ``watermarkEvery``: epochs between two folds of the watermark.
     - ``autoCompactEvery``: epochs between two compactions by the driver; 0 for none.
+    - ``cacheBytes``: what Lance's caches hold at most in the driver; an eighth of it manifests and
+      file footers, the rest indices.
     - ``createIfMissing``, ``vectorSizes``: make the dataset with the stream's columns, and list
       columns as vectors of a fixed size.
     - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
     - ``onHistoryGap``: ``fail``, ``committed:<epoch>`` or ``missing:<epoch>``.
+    - ``onRestore``: ``fail`` or ``accept:<first>-<last>``, the epochs that a restored version took
+      away and that the stream goes on without.
     - ``storageOptions``: Lance's, secrets included; never shown.
     """
 
@@ -63,9 +75,11 @@ class SinkOptions:
     target_rows_per_fragment: int = option(forms.positive, 1_048_576, name="targetRowsPerFragment")
     watermark_every: int = option(forms.positive, 10, name="watermarkEvery")
     auto_compact_every: int = option(forms.count, 0, name="autoCompactEvery")
+    cache_bytes: int = option(_bytes, CACHE_BYTES, name="cacheBytes")
     create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
     vector_sizes: Mapping[str, int] = option(forms.vector_sizes, dict, name="vectorSizes")
     new_generation: bool = option(forms.new_generation, False, name="onCheckpointChange")
+    on_restore: OnRestore = option(OnRestore.parse, OnRestore(), name="onRestore")
     on_history_gap: OnHistoryGap = option(OnHistoryGap.parse, OnHistoryGap(), name="onHistoryGap")
     storage_options: Mapping[str, str] = option(
         forms.strings, dict, name="storageOptions", secret=True
@@ -126,6 +140,7 @@ class SinkOptions:
             "vectorSizes": dict(self.vector_sizes),
             "storageOptions": dict(self.storage_options),
             "onCheckpointChange": "newGeneration" if self.new_generation else "fail",
+            "onRestore": str(self.on_restore),
             "onHistoryGap": "fail" if gap.epoch_id is None else f"{answer}:{gap.epoch_id}",
         }
         plain = {item.metadata["name"]: getattr(self, item.name) for item in fields(self)}

@@ -7,22 +7,25 @@ effect.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from airflow_provider_lance.exceptions import (
-    DatasetNotFoundError,
     FencedError,
+    HistoryGapError,
     ProtocolVersionError,
     SchemaMismatchError,
 )
-from airflow_provider_lance.streaming.backoff import Backoff
+from airflow_provider_lance.streaming.chain import Chain
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.decision import Decision, Sighting, decide
 from airflow_provider_lance.streaming.epoch import (
     NO_EPOCH,
+    DoneEpoch,
     Driver,
+    EndOffsets,
+    Epoch,
+    OutputMode,
     Owner,
     OwnerState,
     QueryState,
@@ -30,7 +33,15 @@ from airflow_provider_lance.streaming.epoch import (
     Watermark,
 )
 from airflow_provider_lance.streaming.history import WatermarkReader
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import DatasetPort
+from airflow_provider_lance.streaming.proof import (
+    answered,
+    changed_epoch,
+    done_by_spark,
+    lost_epochs,
+    sighting,
+)
 from airflow_provider_lance.streaming.properties import (
     auto_cleanup,
     decode_query,
@@ -39,26 +50,12 @@ from airflow_provider_lance.streaming.properties import (
     fold_updates,
     key,
 )
-from airflow_provider_lance.streaming.refusal import OnHistoryGap, refuse
+from airflow_provider_lance.streaming.refusal import refuse
 from airflow_provider_lance.streaming.stopping import standing_request, stop_for
 
-__all__ = ["DriverView", "Policy"]
+__all__ = ["DriverView"]
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What a user may choose about commits; the defaults are the protocol's."""
-
-    watermark_every: int = 10
-    new_generation: bool = False
-    on_history_gap: OnHistoryGap = OnHistoryGap()
-    backoff: Backoff = Backoff()
-    fresh_seconds: float = 60.0
-    """How old a handle may be at a commit. Cleanup must keep versions much longer than this."""
-    barrier: bool = True
-    """Off only in the experiment that shows what the barrier is for."""
 
 
 class DriverView:
@@ -80,15 +77,19 @@ class DriverView:
         self.fold_every = policy.watermark_every
         self._checkpoint, self._look = checkpoint, look
         self._planned_now = checkpoint.planned
+        self._changed = False
         self._config = port.config
         self.state = decode_query(port.config, query_id, port.version)
         self.move_to(port)
+        self._looked = policy.clock()
         self._layout = port.layout
         self._reader = WatermarkReader(port, query_id)
         self.watermark = Watermark(NO_EPOCH, port.version, None)
+        self.done: DoneEpoch | None = self.state.done
         self._first_version = port.version
         self._found_stop = standing_request(self.state)
         self._found_token = self.next_token - 1
+        self.chain = Chain(self)
 
     def __str__(self) -> str:
         owner = self.owner
@@ -102,32 +103,33 @@ class DriverView:
         if port.config != self._config:  # most commits leave it as it is
             self._config = port.config
             self.state = decode_query(port.config, self.query_id, port.version)
-        self._seen_at = time.time()
 
     def reopen(self) -> None:
-        """Stand at the newest version.
+        """Look at the store, and stand at the newest version.
 
-        :raises DatasetNotFoundError: the dataset is gone, or another one is in its place.
+        :raises DatasetNotFoundError, DatasetRestoredError, CommitStateUnknownError: see
+            :mod:`.chain`.
         """
+        before = self.port.version
         newest = self.port.latest()
-        if newest.version < self.port.version:
-            raise DatasetNotFoundError(
-                f"{newest.uri} was at version {self.port.version} and is at {newest.version}: it "
-                "was dropped and made anew under this driver. Start the query with a new "
-                "checkpointLocation, which reads the source again"
-            )
+        self._looked = self.policy.clock()
+        self.chain.recognise(newest)
         self.move_to(newest)
+        self.chain.prove(since=before)
 
     def refresh(self, *, strictly: bool) -> None:
-        """Reopen a handle that has grown old; ``strictly`` any handle.
+        """Look at the store if that was long ago; ``strictly`` in any case.
 
         Lance checks a commit against the versions since its handle, and passes over those that
         were cleaned up, barriers too (seen on pylance 14.0.2). So a driver that hung, until its
-        successor's barrier was gone, has to look for itself.
+        successor's barrier was gone, has to look for itself. A commit is no look: it lands on top
+        of its handle, also where the dataset was dropped.
         """
-        # By the wall clock: a monotonic one may stand still while the machine does.
-        if strictly or abs(time.time() - self._seen_at) > self.policy.fresh_seconds:
+        aged = self.policy.clock().since(self._looked) > self.policy.fresh_seconds
+        if strictly or aged:
             self.reopen()
+        if aged:
+            self.chain.refuse_dropped()
 
     def refuse_other_layout(self) -> None:
         """Raise :class:`SchemaMismatchError` if the schema changed since this driver started."""
@@ -139,14 +141,19 @@ class DriverView:
                 "schema"
             )
 
-    def inspect_landing(self, epoch_id: int, base: int) -> None:
-        """Raise if a commit landed where it should not have; no I/O unless a newer owner is there.
+    def inspect_landing(self, epoch: Epoch, base: int) -> None:
+        """Raise if a commit landed where it should not have.
+
+        Reads the versions that others committed meanwhile, where a newer owner is among them or the
+        epoch is an upsert.
 
         Lance lets an append pass over a changed schema (seen on pylance 14.0.2). A stale append
         that lands before the newer owner's barrier is in order: that owner sees it.
 
-        :raises SchemaMismatchError, FencedError: the message names the epoch's version.
+        :raises SchemaMismatchError, FencedError, HistoryGapError: the message names the epoch's
+            version.
         """
+        epoch_id = epoch.epoch_id
         if self.port.layout != self._layout:
             raise SchemaMismatchError(
                 f"the schema of {self.port.uri} was changed at the moment in which epoch "
@@ -155,7 +162,12 @@ class DriverView:
                 "epoch's rows again from the source, and stop streams before a schema is changed"
             )
         between = range(base + 1, self.port.version)
-        if self.fenced and any(self.port.properties(version) is None for version in between):
+        upsert = epoch.mode is OutputMode.UPDATE
+        if not (self.fenced or upsert):
+            return
+        if all(self.port.properties(version) is not None for version in between):
+            return
+        if self.fenced:
             raise FencedError(
                 f"epoch {epoch_id} of query {self.query_id!r} landed as version "
                 f"{self.port.version} of {self.port.uri} although a newer owner holds the query, "
@@ -163,6 +175,12 @@ class DriverView:
                 "up: its rows may be there twice. Compare them with the source, and let cleanup "
                 "keep versions for longer than a driver may hang"
             )
+        raise HistoryGapError(
+            f"epoch {epoch_id} of query {self.query_id!r} landed as version {self.port.version} of "
+            f"{self.port.uri}, and versions after {base} were cleaned up while its commit was on "
+            "its way. If one of them was a compaction, rows that the epoch replaces are there "
+            "twice. Look for merge keys that occur twice, and let cleanup keep versions for longer"
+        )
 
     def prepare(self) -> None:
         """Refuse what cannot be exact; see :meth:`.committer.Committer.prepare`."""
@@ -181,8 +199,30 @@ class DriverView:
                 settings,
             )
             self.fold_every = 1
+        self.chain.refuse_dropped()
         self.read_watermark()
         self.refuse(self.decide(NO_EPOCH))
+
+    def recheck(self) -> None:
+        """Read the checkpoint again and refuse what another driver has made of it meanwhile."""
+        self._checkpoint = replace(self._look(), id=self._checkpoint.id)
+        self.read_watermark()
+        self.refuse(self.decide(NO_EPOCH))
+
+    def refuse_lost(self) -> None:
+        """Raise the error that names the epochs which a restored version took away, if any.
+
+        :raises DatasetRestoredError: rows are gone that Spark has as done.
+        """
+        checkpoint = replace(self._look(), id=self._checkpoint.id)
+        mark = self._reader.at(self.port, spark_done=checkpoint.committed)
+        if lost_epochs(mark, self.state, checkpoint.committed):
+            self._checkpoint, self.watermark = checkpoint, mark
+            self.refuse(Decision.DATASET_RESTORED)
+
+    def note_done(self, epoch_id: int, ends: EndOffsets | None) -> None:
+        """Remember the newest epoch that is done, with rows or without."""
+        self.done = DoneEpoch(epoch_id, ends)
 
     def identify(self, driver: Driver) -> None:
         """Take over what Spark says of the run; see :meth:`.committer.Committer.identify`."""
@@ -233,6 +273,7 @@ class DriverView:
 
     def _newest_state(self) -> QueryState:
         port = self.port.latest()
+        self.chain.recognise(port)
         return decode_query(port.config, self.query_id, port.version)
 
     def _overtaken(self, state: QueryState) -> bool:
@@ -251,13 +292,20 @@ class DriverView:
 
     def read_watermark(self) -> None:
         """Read the exact watermark at the handle, helped by Spark's commit log over a gap."""
-        mark = self._reader.at(self.port)
+        mark = self._read()
         while mark.missing and self._folded_by_others():
-            mark = self._reader.at(self.port)
-        if mark.missing:
+            mark = self._read()
+        if mark.missing or mark.undone_missing:
             self._look_beyond_the_start()
-            mark = self._over_the_gap(mark)
-        self.watermark = mark
+            mark = self._read()
+        self._changed = changed_epoch(self._checkpoint, self.state, mark) is not None
+        policy = self.policy
+        self.watermark = mark = answered(
+            self._checkpoint, self.state, mark, policy.on_restore, policy.on_history_gap
+        )
+        done = done_by_spark(self._checkpoint, self.state, mark)
+        if done and (self.done is None or self.done.epoch_id < done.epoch_id):
+            self.done = done
         if mark.epoch > self._planned_now:
             # Either the checkpoint is an old copy, or another driver has gone on with it since it
             # was read: an epoch is planned before it is committed, so a second look can tell.
@@ -279,34 +327,24 @@ class DriverView:
         if any(self.port.properties(version) is None for version in since):
             self._checkpoint = replace(self._look(), id=self._checkpoint.id)
 
-    def _over_the_gap(self, mark: Watermark) -> Watermark:
-        in_doubt, answer = self._checkpoint.in_flight, self.policy.on_history_gap
-        proven = max(mark.epoch, self._checkpoint.committed)
-        if in_doubt is not None and in_doubt > mark.epoch and answer.names(in_doubt):
-            return replace(mark, epoch=in_doubt if answer.landed else proven, missing=0)
-        if decide(self._sighting(mark), NO_EPOCH) is Decision.HISTORY_GAP:
-            return mark
-        return replace(mark, epoch=proven, missing=0)
+    def _read(self) -> Watermark:
+        return self._reader.at(self.port, spark_done=self._checkpoint.committed)
 
     def _sighting(self, mark: Watermark) -> Sighting:
-        recorded = self.state.owner
-        return Sighting(
-            checkpoint_id=self._checkpoint.id,
-            recorded_checkpoint_id=recorded.driver.checkpoint_id if recorded else None,
-            planned=self._checkpoint.planned,
+        return sighting(
+            self._checkpoint,
+            self.state,
+            mark,
             planned_now=self._planned_now,
-            committed=self._checkpoint.committed,
             held_token=self.owner.token if self.owner else None,
-            owner_token=recorded.token if recorded else None,
-            config_watermark=self.state.watermark,
-            exact_watermark=mark.epoch,
-            missing=mark.missing,
+            changed=self._changed,
         )
 
     def fold_updates(self, *, anew: bool = False) -> dict[str, str | None]:
         """Return the config updates that fold history up to the handle; ``anew`` from nothing."""
         mark = Watermark(NO_EPOCH, self.port.version, None) if anew else self.watermark
-        return fold_updates(self.query_id, mark.epoch, self.port.version, mark.committed_at)
+        done = None if anew else self.done
+        return fold_updates(self.query_id, mark.epoch, self.port.version, mark.committed_at, done)
 
     def owner_updates(self, owner: Owner) -> dict[str, str | None]:
         """Return the config updates of a claim or a release.

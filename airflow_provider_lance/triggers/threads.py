@@ -14,6 +14,8 @@ from enum import Enum
 from functools import cache, partial
 from typing import ParamSpec, TypeVar
 
+from airflow_provider_lance.streaming.dataset import named_panics
+
 __all__ = ["Pool", "in_thread"]
 
 P = ParamSpec("P")
@@ -33,7 +35,11 @@ def _executor(pool: Pool) -> ThreadPoolExecutor:
 
 
 async def in_thread(pool: Pool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run blocking work without blocking the event loop; as :func:`asyncio.to_thread` does."""
+    """Run blocking work without blocking the event loop; as :func:`asyncio.to_thread` does.
+
+    :raises StorageUnavailableError: Lance panicked, which no trigger would survive.
+    """
     context = contextvars.copy_context()
     call = partial(context.run, work, *args, **kwargs)
-    return await asyncio.get_running_loop().run_in_executor(_executor(pool), call)
+    with named_panics("a dataset"):
+        return await asyncio.get_running_loop().run_in_executor(_executor(pool), call)

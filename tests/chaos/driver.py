@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.spark import handover, sink
 from airflow_provider_lance.spark.job import run
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.spec import JobSpec
-from airflow_provider_lance.streaming.view import Policy
 from tests.chaos.classic import ClassicSink
 from tests.chaos.life import kill
 from tests.chaos.orders import Orders

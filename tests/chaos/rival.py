@@ -8,13 +8,13 @@ from typing import Any
 import pyarrow as pa
 from lance.fragment import write_fragments
 
+from airflow_provider_lance.streaming.answers import OnHistoryGap
 from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.refusal import OnHistoryGap
-from airflow_provider_lance.streaming.view import Policy
+from airflow_provider_lance.streaming.policy import Policy
 from tests.chaos.input import newest
 from tests.chaos.plan import Mode, without
 from tests.chaos.scene import QUERY, Scene

@@ -31,9 +31,9 @@ from airflow_provider_lance.streaming.maintenance.compaction import compact
 from airflow_provider_lance.streaming.maintenance.options import KEEP_SECONDS
 from airflow_provider_lance.streaming.maintenance.versions import Version
 from airflow_provider_lance.streaming.memory import MemoryDataset, MemoryDatasetPort
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import Change, Configure
 from airflow_provider_lance.streaming.steps import Step
-from airflow_provider_lance.streaming.view import Policy
 from tests.support.drivers import QUICK, SparkLike
 from tests.support.maintenance import age, numbers, stream
 from tests.unit.test_protocol_properties import FIXED, SEARCH, Crash, Protocol, after, rows_of

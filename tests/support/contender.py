@@ -18,7 +18,7 @@ from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.view import Policy
+from airflow_provider_lance.streaming.policy import Policy
 from tests.support.drivers import epoch_rows, lance_world
 
 QUERY, CHECKPOINT_ID = "contested", "shared-checkpoint"

@@ -14,9 +14,9 @@ from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.streaming.memory import MemoryDataset
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import DatasetPort
 from airflow_provider_lance.streaming.steps import CommitResult, Step
-from airflow_provider_lance.streaming.view import Policy
 
 QUERY = "orders"
 CHECKPOINT_ID = "11111111-aaaa"

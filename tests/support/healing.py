@@ -21,11 +21,11 @@ from airflow_provider_lance.streaming.epoch import (
 from airflow_provider_lance.streaming.files import open_files
 from airflow_provider_lance.streaming.history import exact_watermark
 from airflow_provider_lance.streaming.memory import MemoryDataset
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.properties import decode_query
 from airflow_provider_lance.streaming.report import report_location, write_heartbeat
 from airflow_provider_lance.streaming.steps import CommitResult, Step
-from airflow_provider_lance.streaming.view import Policy
 from tests.support.drivers import (
     CHECKPOINT_ID,
     QUERY,

@@ -30,7 +30,7 @@ from airflow_provider_lance.streaming.maintenance.options import MaintenanceOpti
 from airflow_provider_lance.streaming.maintenance.report import Report
 from airflow_provider_lance.streaming.maintenance.run import maintain
 from airflow_provider_lance.streaming.maintenance.versions import list_versions
-from airflow_provider_lance.streaming.view import Policy
+from airflow_provider_lance.streaming.policy import Policy
 from tests.support.drivers import QUERY, QUICK, SCHEMA, SparkLike, epoch_rows, lance_world
 
 PER_FRAGMENT = 10

@@ -12,6 +12,7 @@ from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.recovery.evidence import Evidence
 from airflow_provider_lance.streaming.recovery.findings import Code, Severity
@@ -24,7 +25,6 @@ from airflow_provider_lance.streaming.report import (
     write_heartbeat,
     write_summary,
 )
-from airflow_provider_lance.streaming.view import Policy
 from tests.support.drivers import QUICK, lance_world
 
 HERE = ProcessIdentity.of(os.getpid())

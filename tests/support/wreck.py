@@ -17,10 +17,10 @@ from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, Owner, utc_now
 from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.properties import decode_query
 from airflow_provider_lance.streaming.report import report_location, write_heartbeat
-from airflow_provider_lance.streaming.view import Policy
 
 ROWS = 3
 LAUNCH = "20261120T140000000Z-1a2b3c4d"

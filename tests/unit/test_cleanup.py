@@ -30,9 +30,9 @@ from airflow_provider_lance.streaming.maintenance.cleanup import (
     fold_all,
 )
 from airflow_provider_lance.streaming.maintenance.options import KEEP_SECONDS
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import Append, Change, Configure
 from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.view import Policy
 from tests.support.drivers import QUERY, QUICK, SCHEMA, epoch_rows
 from tests.support.maintenance import age, append, files, ids, make, manifest, numbers, stream
 

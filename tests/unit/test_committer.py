@@ -21,16 +21,16 @@ from airflow_provider_lance.exceptions import (
     SchemaMismatchError,
     StorageUnavailableError,
 )
+from airflow_provider_lance.streaming.answers import OnHistoryGap
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import OutputMode
 from airflow_provider_lance.streaming.history import exact_watermark
 from airflow_provider_lance.streaming.memory import Fault, MemoryDataset, MemoryDatasetPort
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import Configure
 from airflow_provider_lance.streaming.properties import decode_query, key
-from airflow_provider_lance.streaming.refusal import OnHistoryGap
 from airflow_provider_lance.streaming.steps import Step
 from airflow_provider_lance.streaming.stopping import request_stop
-from airflow_provider_lance.streaming.view import Policy
 from tests.support.drivers import QUERY, QUICK, SparkLike, epoch_rows, twin_world
 
 
@@ -419,9 +419,9 @@ class Overtaken(MemoryDataset):
 
     meanwhile: Callable[[], None] | None = None
 
-    def commit(self, read_version: int, change: Any, properties: Any) -> int:
-        landed = super().commit(read_version, change, properties)
-        if self.meanwhile and properties.get("streaming.epochId") == "1":
+    def commit(self, *commit: Any) -> int:
+        landed = super().commit(*commit)
+        if self.meanwhile and commit[2].get("streaming.epochId") == "1":
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()
             raise CommitStateUnknownError

@@ -32,7 +32,7 @@ from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.view import Policy
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.triggers import event as module
 from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition, Mark
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger

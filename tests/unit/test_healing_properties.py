@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from airflow_provider_lance.exceptions import FencedError, LanceStreamError
 from airflow_provider_lance.streaming.epoch import OutputMode
 from airflow_provider_lance.streaming.history import exact_watermark
 from airflow_provider_lance.streaming.memory import MemoryDataset
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.properties import decode_query
 from airflow_provider_lance.streaming.recovery import healing
 from airflow_provider_lance.streaming.recovery.healed import Action, Healed
@@ -30,7 +31,6 @@ from airflow_provider_lance.streaming.recovery.healing import (
     release_owner,
     resolve_gap,
 )
-from airflow_provider_lance.streaming.view import Policy
 from tests.support.drivers import CHECKPOINT_ID, QUERY, QUICK
 from tests.unit.test_protocol_properties import FIXED, SEARCH, Crash, FreshHandles, Protocol
 
@@ -45,13 +45,13 @@ class Interrupted(MemoryDataset):
         self.left = -1
         self.act: Callable[[], None] = lambda: None
 
-    def commit(self, read_version: int, change: Any, properties: Mapping[str, str]) -> int:
+    def commit(self, *commit: Any) -> int:
         self.left -= 1
         if self.left == -1:
             faults, self.faults = self.faults, []
             self.act()
             self.faults = faults
-        return super().commit(read_version, change, properties)
+        return super().commit(*commit)
 
 
 class Healing(Protocol):

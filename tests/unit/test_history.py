@@ -13,9 +13,9 @@ from airflow_provider_lance.streaming.history import (
     find_epoch,
 )
 from airflow_provider_lance.streaming.memory import MemoryDataset, MemoryDatasetPort
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import Configure
 from airflow_provider_lance.streaming.properties import fold_updates
-from airflow_provider_lance.streaming.view import Policy
 from tests.support.drivers import QUERY, QUICK, SparkLike, twin_world
 
 

@@ -7,7 +7,7 @@ replayed by whoever starts next, and nobody plans an epoch that is in the log of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -30,13 +30,15 @@ from airflow_provider_lance.exceptions import (
     HistoryGapError,
     LanceStreamError,
 )
+from airflow_provider_lance.streaming.answers import OnHistoryGap
+from airflow_provider_lance.streaming.clock import Moment, now
+from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import OutputMode, StopNote
 from airflow_provider_lance.streaming.memory import Fault, MemoryDataset
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.refusal import OnHistoryGap
 from airflow_provider_lance.streaming.steps import Step
 from airflow_provider_lance.streaming.stopping import request_stop
-from airflow_provider_lance.streaming.view import Policy
 from tests.support.drivers import QUERY, QUICK, SparkLike, epoch_rows, twin_world
 
 FIXED = settings(
@@ -69,7 +71,8 @@ class Driver(SparkLike):
     """Reaches each step with an ear for what happens meanwhile."""
 
     def __init__(self, machine: Protocol, policy: Policy) -> None:
-        self.reported = -1
+        self.decision: Decision | None = None
+        self.fold_every, self.commits_since = policy.watermark_every, 0
         self.launch_id, self.asked_before = f"launch-{machine.started}", machine.asked
         super().__init__(
             twin_world(machine.dataset),
@@ -88,7 +91,7 @@ class Driver(SparkLike):
         if epoch_id != self._replays and self.log.get("planned", -1) >= epoch_id:
             raise PlannedByAnotherError
         logged = self.log.get("committed", -1)
-        self.step(rows_of(epoch_id, self.mode))
+        self.decision = self.step(rows_of(epoch_id, self.mode)).decision
         if crash_before_log and self.log["committed"] == epoch_id:
             self.log["committed"] = min(logged, epoch_id)
         return epoch_id
@@ -100,9 +103,12 @@ def rows_of(epoch_id: int, mode: OutputMode) -> list[dict[str, int]]:
     return [{"id": key, "epoch": epoch_id} for key in range(epoch_id, epoch_id + 3)]
 
 
-def after(epoch_id: int, mode: OutputMode) -> Counter[tuple[int, int]]:
+def after(
+    epoch_id: int, mode: OutputMode, without: Collection[int] = ()
+) -> Counter[tuple[int, int]]:
     """Return the rows (id, epoch) of a dataset that has every epoch up to one, once each."""
-    rows = [row for n in range(epoch_id + 1) for row in rows_of(n, mode)]
+    epochs = [n for n in range(epoch_id + 1) if n not in without]
+    rows = [row for n in epochs for row in rows_of(n, mode)]
     if mode is OutputMode.UPDATE:
         rows = list({row["id"]: row for row in rows}.values())
     return Counter((row["id"], row["epoch"]) for row in rows)
@@ -150,12 +156,19 @@ class Protocol(RuleBasedStateMachine):
             backoff=QUICK,
             barrier=self.barrier,
             fresh_seconds=self.fresh_seconds,
+            clock=self.now,
         )
+        if driver := self.new_driver(policy):
+            self.drivers.append(driver)
+
+    def now(self) -> Moment:
+        return now()
+
+    def new_driver(self, policy: Policy) -> Driver | None:
         try:
-            driver = Driver(self, policy)
+            return Driver(self, policy)
         except HistoryGapError:
-            driver = Driver(self, replace(policy, on_history_gap=self.truth()))
-        self.drivers.append(driver)
+            return Driver(self, replace(policy, on_history_gap=self.truth()))
 
     def truth(self) -> OnHistoryGap:
         """Return what a person who looks into the dataset finds of the epoch in doubt."""
@@ -270,8 +283,10 @@ class Protocol(RuleBasedStateMachine):
         happens[what]()
 
     def steal(self) -> None:
+        before = len(self.drivers)
         self.start(10)
-        self.step(self.drivers[-1])
+        if len(self.drivers) > before:
+            self.step(self.drivers[-1])
 
     def stale(self) -> None:
         # One driver does one thing at a time.
@@ -280,13 +295,22 @@ class Protocol(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------ the claim
 
+    @property
+    def told_as_done(self) -> int:
+        """Return the newest epoch whose rows must be there."""
+        return self.reported
+
+    def expected(self, epoch_id: int) -> Counter[tuple[int, int]]:
+        """Return the rows of a dataset with every epoch up to one."""
+        return after(epoch_id, self.mode)
+
     @invariant()
     def the_dataset_holds_whole_epochs_once(self) -> None:
         found = Counter((row["id"], row["epoch"]) for row in self.dataset.rows())
         twice = sorted(row for row, count in found.items() if count > 1)
         assert not twice, f"twice: {twice}"
-        candidates = range(self.reported, self.log.get("planned", -1) + 1)
-        assert any(found == after(n, self.mode) for n in candidates), (
+        candidates = range(self.told_as_done, self.log.get("planned", -1) + 1)
+        assert any(found == self.expected(n) for n in candidates), (
             f"neither of the epochs {candidates} fits: {sorted(found)}"
         )
 
@@ -296,10 +320,10 @@ class Listening(MemoryDataset):
 
     tell: Callable[[], None] = staticmethod(lambda: None)
 
-    def commit(self, read_version: int, change: Any, properties: Any) -> int:
+    def commit(self, *commit: Any) -> int:
         lost = bool(self.faults) and self.faults[0] is Fault.LOST_ANSWER
         try:
-            return super().commit(read_version, change, properties)
+            return super().commit(*commit)
         except CommitStateUnknownError:
             if lost:
                 self.tell()

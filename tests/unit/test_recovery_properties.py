@@ -236,7 +236,7 @@ class Tampered(Checked):
 
 def copy_of(dataset: MemoryDataset) -> MemoryDataset:
     made = copy(dataset)
-    made._versions, made._gone = dict(dataset._versions), set(dataset._gone)
+    made._versions, made._files = dict(dataset._versions), set(dataset._files)
     made.faults, made._late = [], None
     return made
 

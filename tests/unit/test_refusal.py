@@ -9,6 +9,7 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     TerminalError,
 )
+from airflow_provider_lance.streaming.answers import OnHistoryGap
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import (
@@ -18,7 +19,7 @@ from airflow_provider_lance.streaming.epoch import (
     QueryState,
     Watermark,
 )
-from airflow_provider_lance.streaming.refusal import OnHistoryGap, refuse
+from airflow_provider_lance.streaming.refusal import refuse
 
 OWNER = Owner(
     token=9,

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import datetime as dt
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -287,3 +289,24 @@ def test_a_dataset_is_made_like_the_stream_with_named_lists_as_vectors() -> None
 def test_a_vector_that_is_no_list_is_refused(name: str, seen: str) -> None:
     with pytest.raises(SchemaMismatchError, match=f"vectorSizes names '{name}'.*{seen}"):
         dataset_schema(pa.schema([("id", I64)]), {name: 3})
+
+
+@pytest.mark.parametrize("item", [TEXT, pa.binary(), pa.list_(F32), pa.map_(TEXT, F32)])
+def test_a_vector_whose_items_are_no_numbers_is_refused(item: pa.DataType) -> None:
+    stream = pa.schema([("id", I64), ("v", pa.list_(item))])
+    with pytest.raises(SchemaMismatchError, match="'v', an array of .*: a vector's items are num"):
+        dataset_schema(stream, {"v": 3})
+
+
+@pytest.mark.parametrize("item", [F32, pa.float64(), pa.int8(), I64, pa.decimal128(21, 2)])
+def test_a_vector_of_numbers_is_made_and_can_be_written(item: pa.DataType, tmp_path: Path) -> None:
+    made = dataset_schema(pa.schema([("v", pa.list_(item))]), {"v": 2})
+    values = pa.array([1, 2, 3, 4], I64).cast(item)
+    rows = pa.table([pa.FixedSizeListArray.from_arrays(values, type=made[0].type)], schema=made)
+    lance.write_dataset(rows, str(tmp_path / "table.lance"), schema=made)
+    assert lance.dataset(str(tmp_path / "table.lance")).to_table() == rows
+
+
+def test_a_column_of_texts_for_a_vector_of_texts_is_refused() -> None:
+    with pytest.raises(SchemaMismatchError, match="Lance cannot write vectors of string"):
+        check(pa.list_(TEXT), pa.list_(TEXT, 2))

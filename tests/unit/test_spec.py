@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.answers import OnHistoryGap
 from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.refusal import OnHistoryGap
 from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec, SinkOptions, Source
 
 SECRET = "v3ry-s3cret"
@@ -43,6 +43,7 @@ def test_the_defaults_of_the_sink() -> None:
         target_rows_per_fragment=1_048_576,
         watermark_every=10,
         auto_compact_every=0,
+        cache_bytes=256 * 1024 * 1024,
         create_if_missing=False,
         vector_sizes={},
         new_generation=False,
@@ -66,6 +67,7 @@ GOOD: list[tuple[dict[str, Any], str, Any]] = [
     ({"watermarkEvery": 1}, "watermark_every", 1),
     ({"autoCompactEvery": "50"}, "auto_compact_every", 50),
     ({"autoCompactEvery": 0}, "auto_compact_every", 0),
+    ({"cacheBytes": "1048576"}, "cache_bytes", 1048576),
     ({"createIfMissing": True}, "create_if_missing", True),
     ({"createIfMissing": "false"}, "create_if_missing", False),
     ({"vectorSizes": "v:3, w:768"}, "vector_sizes", {"v": 3, "w": 768}),
@@ -111,6 +113,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"watermarkEvery": "0"}, "watermarkEvery must be a whole number of 1 or more, got '0'"),
     ({"watermarkEvery": True}, "watermarkEvery must be a whole number"),
     ({"autoCompactEvery": -1}, "autoCompactEvery must be a whole number"),
+    ({"cacheBytes": 0}, "cacheBytes must be a whole number"),
+    ({"cacheBytes": 2**64}, "cacheBytes must be a number of bytes"),
     ({"createIfMissing": "maybe"}, "createIfMissing must be true or false"),
     ({"vectorSizes": "v"}, "vectorSizes must be a whole number"),
     ({"vectorSizes": {"v": 0}}, "vectorSizes must be a whole number"),

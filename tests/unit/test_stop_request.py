@@ -9,10 +9,10 @@ import pytest
 from airflow_provider_lance.exceptions import FencedError
 from airflow_provider_lance.streaming.epoch import StopNote
 from airflow_provider_lance.streaming.memory import MemoryDataset
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import Configure
 from airflow_provider_lance.streaming.properties import decode_query, encode_stop, key
 from airflow_provider_lance.streaming.stopping import request_stop
-from airflow_provider_lance.streaming.view import Policy
 from tests.support.drivers import QUERY, QUICK, SparkLike, twin_world
 
 

@@ -8,6 +8,7 @@ none above a fold, and none that a stale driver's conflict check may still need.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -20,8 +21,8 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.streaming.backoff import Backoff
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort, read_error
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.streaming.epoch import OwnerState, QueryState, Watermark
+from airflow_provider_lance.streaming.history import WatermarkReader, newest_done
 from airflow_provider_lance.streaming.maintenance.options import KEEP_SECONDS
 from airflow_provider_lance.streaming.maintenance.versions import list_versions
 from airflow_provider_lance.streaming.port import Configure
@@ -29,6 +30,7 @@ from airflow_provider_lance.streaming.properties import (
     auto_cleanup,
     decode_query,
     fold_updates,
+    key,
     query_ids,
 )
 
@@ -83,11 +85,16 @@ def fold_all(
 def _folds(port: LanceDatasetPort) -> tuple[dict[str, str | None], tuple[str, ...]]:
     updates: dict[str, str | None] = {}
     folded = []
-    for query_id in _active(port):
-        # A released query folds with its release; nobody commits an epoch before the next claim,
-        # and a claim folds as well.
+    for query_id in query_ids(port.config):
         state = decode_query(port.config, query_id, port.version)
-        mark = exact_watermark(port, query_id)
+        if state.owner is None:
+            continue
+        active = state.owner.state is OwnerState.ACTIVE
+        mark = _read(port, state)
+        if mark.undone:
+            continue  # its history stays, for whoever brings the epochs back
+        if mark.missing and not active:
+            continue  # the config has all that is known
         if mark.missing:
             raise HistoryGapError(
                 f"query {query_id!r} of {port.uri}: {mark.missing} of the versions since its last "
@@ -96,9 +103,20 @@ def _folds(port: LanceDatasetPort) -> tuple[dict[str, str | None], tuple[str, ..
                 "to do"
             )
         if port.version - state.folded_version > 1:  # the fold's own commit is one
-            updates |= fold_updates(query_id, mark.epoch, port.version, mark.committed_at)
+            done = newest_done(state, mark)
+            folds = fold_updates(query_id, mark.epoch, port.version, mark.committed_at, done)
+            # What a release folded stays: only how far history was read is new.
+            read_to = key("lastEpochVersion", query_id)
+            updates |= folds if active else {read_to: folds[read_to]}
             folded.append(query_id)
     return updates, tuple(folded)
+
+
+def _read(port: LanceDatasetPort, state: QueryState) -> Watermark:
+    """Read a query's history; a released one's, too: an older version may have been restored."""
+    reader = WatermarkReader(port, state.query_id)
+    active = state.owner is not None and state.owner.state is OwnerState.ACTIVE
+    return reader.at(port) if active else reader.at(port, spark_done=sys.maxsize, to_gap=True)
 
 
 def clean_up(
@@ -114,6 +132,7 @@ def clean_up(
     """
     _refuse(port, retention)
     port, folded = fold_all(port)
+    port = port.latest()  # what is removed is decided by the fold that everybody sees
     old = _old_versions(port, retention, storage_options)
     if not old and not retention.unverified:
         return Cleaned(older_than=_age(port, retention), folded=folded)
@@ -161,9 +180,11 @@ def _old_versions(
     """
     limit = min(
         (
-            decode_query(port.config, query_id, port.version).folded_version
-            for query_id in _active(port)
+            state.folded_version
+            for query_id in query_ids(port.config)
             if query_id not in folded
+            for state in [decode_query(port.config, query_id, port.version)]
+            if state.owner and (state.owner.state is OwnerState.ACTIVE or _read(port, state).undone)
         ),
         default=port.version,
     )

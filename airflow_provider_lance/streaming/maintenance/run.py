@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from airflow_provider_lance.exceptions import CommitPreemptedError
 from airflow_provider_lance.streaming.backoff import Backoff
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort, named_panics
 from airflow_provider_lance.streaming.maintenance.cleanup import (
     Retention,
     clean_up,
@@ -47,11 +47,12 @@ def maintain(
     :raises SpecError: unverified files are to go while a query has an active owner.
     :raises TransientError: writers were in the way again and again, or the store did not answer.
     """
-    run = _Run(port, options, storage_options, execute, on_progress)
     began = time.monotonic()
-    for step in options.steps:
-        run.do(step)
-    run.report.after = run.measure()
+    with named_panics(port.uri):
+        run = _Run(port, options, storage_options, execute, on_progress)
+        for step in options.steps:
+            run.do(step)
+        run.report.after = run.measure()
     run.report.seconds = time.monotonic() - began
     return run.report
 

@@ -6,11 +6,11 @@ from airflow_provider_lance.exceptions import CommitStateUnknownError, FencedErr
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Owner, QueryState
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import DatasetPort
 from airflow_provider_lance.streaming.properties import decode_query
 from airflow_provider_lance.streaming.recovery.presence import named
 from airflow_provider_lance.streaming.steps import Step
-from airflow_provider_lance.streaming.view import Policy
 
 __all__ = ["claim_and_release"]
 

@@ -54,7 +54,7 @@ class Grounds:
     def watermark(self) -> Watermark:
         """Return the exact watermark at this version.
 
-        :raises HistoryGapError: an older version was brought back over epochs of it.
+        :raises DatasetRestoredError: an older version was brought back over epochs of it.
         """
         mark = exact_watermark(self.port, self.query_id)
         refuse_undone(self.port, mark)
@@ -185,7 +185,7 @@ def gap_error(
         )
     resolve = command("resolve gap", port, query, f"--epoch {in_doubt}")
     return HistoryGapError(
-        f"{seen}, and epoch {in_doubt} was planned and is not in Spark's commit log. Look whether "
+        f"{seen}, and epoch {in_doubt} was planned. Look whether "
         f"its rows are in the dataset, then type {resolve} --committed if they are, or --missing "
         "if they are not"
     )

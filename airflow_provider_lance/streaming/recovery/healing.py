@@ -18,11 +18,18 @@ from airflow_provider_lance.exceptions import (
     HistoryGapError,
     SpecError,
 )
+from airflow_provider_lance.streaming.answers import OnHistoryGap
 from airflow_provider_lance.streaming.backoff import Backoff
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.epoch import OwnerState, QueryState
-from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.streaming.history import (
+    exact_watermark,
+    known_done,
+    newest_done,
+)
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import Configure, DatasetPort
+from airflow_provider_lance.streaming.proof import epoch_in_doubt
 from airflow_provider_lance.streaming.properties import fold_updates
 from airflow_provider_lance.streaming.recovery.claiming import claim_and_release
 from airflow_provider_lance.streaming.recovery.grounds import (
@@ -34,8 +41,6 @@ from airflow_provider_lance.streaming.recovery.grounds import (
 from airflow_provider_lance.streaming.recovery.healed import Action, Healed, Write
 from airflow_provider_lance.streaming.recovery.plan import planned_writes
 from airflow_provider_lance.streaming.recovery.undone import refuse_undone
-from airflow_provider_lance.streaming.refusal import OnHistoryGap
-from airflow_provider_lance.streaming.view import Policy
 
 __all__ = ["fold_watermark", "release_owner", "resolve_checkpoint", "resolve_gap"]
 
@@ -69,7 +74,8 @@ def fold_watermark(
             sentence = f"the config of version {port.version} has the exact watermark, {mark.epoch}"
             return _healed(Action.FOLD, port, state, sentence, changed=state.watermark > found)
         sentence = f"watermark {mark.epoch} folded into the config, which had {state.watermark}"
-        updates = fold_updates(query_id, mark.epoch, port.version, mark.committed_at)
+        done = newest_done(state, mark)
+        updates = fold_updates(query_id, mark.epoch, port.version, mark.committed_at, done)
         if dry_run:
             write = Write(port.version + 1, "fold the watermark", updates)
             return _healed(Action.FOLD, port, state, sentence, plan=[write])
@@ -115,8 +121,8 @@ def release_owner(
     mark = grounds.watermark()
     if mark.missing:
         checkpoint = grounds.recorded_checkpoint(location, mark)
-        in_doubt = checkpoint.in_flight
-        if in_doubt is not None and in_doubt > mark.epoch:
+        in_doubt = epoch_in_doubt(checkpoint, state, mark)
+        if in_doubt is not None:
             raise gap_error(port, state, mark, in_doubt)
     else:
         # The checkpoint has no say in it. This stands for one that proves nothing: should versions
@@ -177,8 +183,8 @@ def resolve_gap(
     sure = command("resolve gap", port, query_id, *answer, _DEAD)
     grounds.refuse_living(location, proven_dead=proven_dead, command=sure)
     checkpoint = grounds.recorded_checkpoint(location, mark)
-    in_doubt = checkpoint.in_flight
-    if in_doubt is None or in_doubt <= mark.epoch:
+    in_doubt = epoch_in_doubt(checkpoint, state, mark)
+    if in_doubt is None:
         raise SpecError(
             f"no epoch of query {query_id!r} is in doubt, although {mark.missing} versions of "
             f"{port.uri} are missing: Spark's commit log has epochs up to {checkpoint.committed}, "
@@ -194,6 +200,12 @@ def resolve_gap(
         raise SpecError(
             f"epoch {epoch} of query {query_id!r} is not missing: its driver told of it as "
             "committed. Say --committed, unless the dataset was brought back to an older state"
+        )
+    if epoch <= checkpoint.committed and not landed:
+        raise SpecError(
+            f"epoch {epoch} of query {query_id!r} is in Spark's commit log, so it is not read "
+            "again. If its rows are not in the table, start the stream once with onRestore=accept:"
+            f"{max(mark.epoch, known_done(state)) + 1}-{epoch}, which goes on without them"
         )
     what = f"epoch {epoch} resolved as {'committed' if landed else 'missing'}"
     driver = grounds.driver(what, by)

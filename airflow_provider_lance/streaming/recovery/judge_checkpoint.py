@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, Owner
+from airflow_provider_lance.streaming.proof import lost_epochs
 from airflow_provider_lance.streaming.recovery.evidence import (
     Contradiction,
     DriverSeen,
@@ -169,6 +170,9 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
         if lost:
             yield _restored(evidence, undone, lost)
             return
+    if gone := _gone_for_good(evidence):
+        yield gone
+        return
     owner, mark = evidence.state.owner, evidence.watermark
     if owner is None:
         return  # whatever a driver said, all of it is missing
@@ -204,6 +208,37 @@ def _restored(evidence: Evidence, undone: Undone, lost: list[int]) -> Finding:
             "restoringVersion": undone.version,
             "restoredVersion": undone.restored,
             "epochs": [[each.epoch_id, each.version] for each in undone.stamps],
+        },
+        query_id=evidence.query_id,
+    )
+
+
+def _gone_for_good(evidence: Evidence) -> Finding | None:
+    """Find epochs that a restored version took away, told by what is left of history."""
+    seen, mark = evidence.own_checkpoint, evidence.watermark
+    lost = lost_epochs(mark, evidence.state, seen.committed) if seen else None
+    if lost is None or mark.undone_by is None:
+        return None
+    by, restored = mark.undone_by
+    return Finding(
+        Code.COMMIT_LOG_AHEAD,
+        f"Version {by} of {evidence.uri} brought version {restored} back: epochs {lost[0]} to "
+        f"{lost[1]} of query {evidence.query_id} are no longer in the table.",
+        cause="Somebody restored an older version. Spark's log has those epochs as done and does "
+        "not read them again. "
+        + (
+            "The versions that held them were cleaned up. To go on without them, start the stream "
+            if mark.undone_missing
+            else f"Restore version {by - 1} to bring them back; or, to go on without them, start "
+            "the stream "
+        )
+        + f"once with onRestore=accept:{lost[0]}-{lost[1]}.",
+        command=command(evidence, "epochs"),
+        evidence={
+            **_shown(evidence, seen),
+            "restoringVersion": by,
+            "restoredVersion": restored,
+            "lostEpochs": list(lost),
         },
         query_id=evidence.query_id,
     )

@@ -8,6 +8,8 @@ from typing import Any
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.epoch import OwnerState
 from airflow_provider_lance.streaming.health import StreamState
+from airflow_provider_lance.streaming.history import known_done
+from airflow_provider_lance.streaming.proof import epoch_in_doubt
 from airflow_provider_lance.streaming.recovery.clock import lasted, seconds_since
 from airflow_provider_lance.streaming.recovery.evidence import Evidence, Tolerance
 from airflow_provider_lance.streaming.recovery.findings import Code, Finding, Heal, Severity
@@ -60,12 +62,12 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
             evidence=shown,
             query_id=evidence.query_id,
         )
-    doubt = seen.in_flight
-    if doubt is None or doubt <= mark.epoch:
-        proven = max(mark.epoch, seen.committed)
+    doubt = epoch_in_doubt(seen, state, mark)
+    if doubt is None:
+        proven = max(mark.epoch, known_done(state))
         return Finding(
             Code.HISTORY_GAP,
-            f"{gone}; Spark's commit log proves every epoch up to {proven}, so none is in doubt.",
+            f"{gone}; every epoch up to {proven} is proven nevertheless, so none is in doubt.",
             cause=f"{cause}The next start folds what is proven; nothing to do.",
             evidence={**shown, "proven": proven},
             query_id=evidence.query_id,
@@ -90,10 +92,11 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
         )
     return Finding(
         Code.HISTORY_GAP,
-        f"{gone}, and epoch {doubt} was planned and is not in Spark's commit log: whether "
-        "its rows are in the dataset cannot be told.",
-        cause=f"{cause}Look whether the rows of epoch {doubt} are in the dataset, and add to the "
-        "command --committed if they are, --missing if they are not.",
+        f"{gone}, and epoch {doubt} was planned: whether the rows of epochs {mark.epoch + 1} to "
+        f"{doubt} are in the dataset cannot be told.",
+        cause=f"{cause}Or an older version was restored before that. Look whether the rows of "
+        f"epoch {doubt} are in the dataset, and add to the command --committed if they are, "
+        "--missing if they are not.",
         command=command(evidence, "resolve", "gap", options=epoch),
         evidence={**shown, "inDoubt": doubt, "ifCommitted": committed, "ifMissing": absent},
         query_id=evidence.query_id,

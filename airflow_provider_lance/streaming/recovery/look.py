@@ -78,6 +78,8 @@ def look(
         mark = exact_watermark(port, query_id)
     drivers = with_owner(drivers, state, reports, now)
     checkpoint, puzzle, broken = _checkpoint(location, opener, state)
+    if checkpoint and checkpoint.id == _checkpoint_id(None, state):
+        mark = exact_watermark(port, query_id, spark_done=checkpoint.committed)
     versions = Versions(port, query_id)
     return Evidence(
         uri=port.uri,

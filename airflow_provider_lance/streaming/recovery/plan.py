@@ -13,6 +13,7 @@ from airflow_provider_lance.streaming.epoch import (
     Watermark,
     utc_now,
 )
+from airflow_provider_lance.streaming.history import newest_done
 from airflow_provider_lance.streaming.port import DatasetPort
 from airflow_provider_lance.streaming.properties import (
     encode_owner,
@@ -42,15 +43,16 @@ def planned_writes(
     owner_key, no_stop = key("owner", state.query_id), encode_stop(state.query_id, None)
     asked = state.stop_token
     folded = (mark.epoch, mark.committed_at) if mark else (NO_EPOCH, None)
+    done = newest_done(state, mark) if mark else None
     claiming = {
-        **fold_updates(state.query_id, folded[0], version, folded[1]),
+        **fold_updates(state.query_id, folded[0], version, folded[1], done),
         owner_key: encode_owner(claim),
         **(no_stop if asked == token else {}),
     }
     barrier = owner.state is OwnerState.ACTIVE
     last = version + 1 + barrier
     releasing = {
-        **fold_updates(state.query_id, folded[0], last, folded[1]),
+        **fold_updates(state.query_id, folded[0], last, folded[1], done),
         owner_key: encode_owner(release),
         **(no_stop if asked is not None and asked < token else {}),
     }

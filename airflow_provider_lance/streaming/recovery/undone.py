@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from airflow_provider_lance.exceptions import HistoryGapError
+from airflow_provider_lance.exceptions import DatasetRestoredError
 from airflow_provider_lance.streaming.epoch import Watermark
 from airflow_provider_lance.streaming.port import DatasetPort
-from airflow_provider_lance.streaming.recovery.transactions import restored_by
 
 __all__ = ["refuse_undone"]
 
 
 def refuse_undone(port: DatasetPort, mark: Watermark) -> None:
-    """Raise if rows of epochs since the last fold are gone, although history has the epochs.
+    """Raise if rows of epochs are gone, or may be, although history has or had the epochs.
 
-    :raises HistoryGapError: with the versions to look at.
+    :raises DatasetRestoredError: with the versions to look at.
     """
-    if not mark.stamps:
+    if mark.undone_by is None or not (mark.undone or mark.undone_missing):
         return
-    first = mark.stamps[0].version
-    stamped = {stamp.version for stamp in mark.stamps}
-    there: dict[int, frozenset[int]] = {first - 1: frozenset()}
-    undone_by = 0
-    for version in range(first, port.version + 1):
-        restored = None if version in stamped else restored_by(port, version)
-        if restored is None:
-            there[version] = there[version - 1] | ({version} & stamped)
-        else:
-            there[version] = there.get(restored, frozenset())
-            undone_by = version
-    undone = [stamp for stamp in mark.stamps if stamp.version not in there[port.version]]
-    if undone:
-        raise HistoryGapError(
-            f"version {undone_by} of {port.uri} brought an older version back, and took epochs "
-            f"{undone[0].epoch_id} to {undone[-1].epoch_id} of query {undone[0].query_id!r} with "
-            f"it, which were there until version {undone_by - 1}: nothing is folded over that. "
-            "Bring that version back, or start the stream with a new checkpointLocation and "
-            "queryId, which reads the source again"
-        )
+    version, restored = mark.undone_by
+    epochs = [stamp.epoch_id for stamp in mark.undone]
+    took = f"took epochs {epochs[0]} to {epochs[-1]} with it" if epochs else "may have taken epochs"
+    raise DatasetRestoredError(
+        f"version {version} of {port.uri} brought version {restored} back, and {took}: nothing is "
+        "folded over that. Start the stream: it says whether rows are gone, and both ways out"
+    )

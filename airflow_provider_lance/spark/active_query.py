@@ -1,0 +1,147 @@
+"""A running query, found inside Spark by its id: its output mode, checkpoint and end offsets.
+
+A `foreachBatch` call has no public way to them, so this asks Spark's internals, and reads no file.
+The names are those of PySpark 4.3; where another version has others, the answer is ``None``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.spark.files import HadoopFiles
+from airflow_provider_lance.streaming.checkpoint import read_checkpoint
+from airflow_provider_lance.streaming.spec import SinkOptions
+
+__all__ = ["ActiveQuery", "find_active_query", "refuse_another_query", "same_location"]
+
+_S3 = ("s3", "s3a", "s3n")
+"""Schemes of one store: Lance's is ``s3``, Hadoop's ``s3a``."""
+
+_OTHER_INTERNALS = (Py4JError, PySparkException, AttributeError, TypeError, ValueError)
+"""What a name that Spark lacks, or a value of another kind, ends in."""
+
+_HEADER_LINES = 2
+"""The version (``v1``, ``v2``) and the metadata, before the offsets in a file of Spark's log."""
+
+
+class ActiveQuery:
+    """One query that runs in this driver.
+
+    :param execution: Spark's ``MicroBatchExecution``.
+    """
+
+    def __init__(self, session: SparkSession, execution: Any) -> None:
+        jvm: Any = session.sparkContext._jvm
+        self._execution = execution
+        self._buffer_class = jvm.java.io.ByteArrayOutputStream
+        self._log: Any = None
+        self.output_mode = str(execution.outputMode().toString()).lower()
+        """``append``, ``complete`` or ``update``."""
+        self.checkpoint_root = str(execution.resolvedCheckpointRoot())
+        """The checkpoint's location, made absolute by Spark: ``file:/data/checkpoint``."""
+
+    def end_offsets(self, epoch_id: int) -> tuple[str, ...] | None:
+        """Return where the epoch in progress ends, one text for each source.
+
+        They are the lines of the checkpoint's ``offsets/<epoch_id>`` from the third on, written by
+        Spark's own serializer from the plan that it holds in memory: ``{"logOffset":0}``, or ``-``
+        for a source without an offset. With source evolution (``v2``) each begins with the
+        source's name: ``orders:{"logOffset":0}``. Reads no file; takes 0.2 to 0.7 ms.
+
+        :return: ``None`` if Spark is at another epoch, or has other internals.
+        """
+        try:
+            context = self._execution.getLatestExecutionContext()
+            if int(context.batchId()) != epoch_id:
+                return None
+            if self._log is None:
+                self._log = self._execution.offsetLog()
+                self._sources = self._execution.sources()
+                self._names = self._execution.sourceIdMap()
+                self._metadata = context.offsetSeqMetadata()
+            ends = context.endOffsets().toOffsets(self._sources, self._names, self._metadata)
+            buffer = self._buffer_class()
+            self._log.serialize(ends, buffer)
+            text = str(buffer.toString("UTF-8"))
+        except _OTHER_INTERNALS:
+            return None
+        return tuple(text.split("\n")[_HEADER_LINES:])
+
+
+def find_active_query(session: SparkSession, query_id: str) -> ActiveQuery | None:
+    """Find a query by its id, which is its checkpoint's id.
+
+    :param session: any session of the application, also the clone that a query runs in.
+    :return: ``None`` if no such query runs, or Spark has other internals.
+    """
+    try:
+        jvm: Any = session.sparkContext._jvm
+        running: Any = session._jsparkSession.sharedState().activeStreamingQueries()
+        found = running.get(jvm.java.util.UUID.fromString(query_id))
+        return ActiveQuery(session, found) if found is not None else None
+    except _OTHER_INTERNALS:
+        return None
+
+
+def refuse_another_query(session: SparkSession, options: SinkOptions, epoch_id: int) -> None:
+    """Refuse the query that runs in this thread, if it is not the one that a sink was made for.
+
+    :raises SpecError: it has another output mode, or another checkpoint.
+    :raises StorageUnavailableError: the sink's checkpoint location cannot be read.
+    """
+    query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
+    query = find_active_query(session, query_id)
+    if query is None:
+        return
+    wanted = options.output_mode.value
+    if query.output_mode != wanted:
+        raise SpecError(
+            f"the query runs in output mode {query.output_mode} and the sink was made for {wanted},"
+            f" so rows would be there twice, or missing. Write outputMode={query.output_mode!r} in "
+            f"the sink's options or .outputMode({wanted!r}) at the query, or start it with "
+            "sink.start(df), which sets both"
+        )
+    files = HadoopFiles(session, options.checkpoint_location)
+    if not _is_same(query.checkpoint_root, files, query_id, epoch_id):
+        raise SpecError(
+            f"the query's checkpoint is {query.checkpoint_root} and the sink was made for "
+            f"{options.checkpoint_location}, which is another. What a restart, a check and the "
+            "reports look at would not be this query's. Write the same location in both, or start "
+            "the query with sink.start(df), which sets both"
+        )
+
+
+def _is_same(checkpoint: str, files: HadoopFiles, query_id: str, epoch_id: int) -> bool:
+    if same_location(checkpoint, files.location):
+        return True
+    if {_scheme(checkpoint), _scheme(files.location)} == {"file"}:
+        return False
+    # Two names of one store, such as a mount and what is mounted: a copy lacks the newest plan.
+    there = read_checkpoint(files.location, files)
+    return there.id == query_id and there.planned >= epoch_id
+
+
+def same_location(one: str, other: str) -> bool:
+    """Tell whether two locations are spellings of one, as far as this can be told without a look.
+
+    Links are followed on this host's disks, where Hadoop does not follow them.
+    """
+    return _plain(one) == _plain(other)
+
+
+def _scheme(location: str) -> str:
+    return urlsplit(location).scheme or "file"
+
+
+def _plain(location: str) -> tuple[str, str, str]:
+    scheme, parts = _scheme(location), urlsplit(location)
+    if scheme == "file":
+        return scheme, "", os.path.realpath(location.removeprefix("file:"))
+    return "s3" if scheme in _S3 else scheme, parts.netloc, location.split(":", 1)[1].rstrip("/")

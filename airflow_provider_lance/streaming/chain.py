@@ -1,0 +1,222 @@
+"""Proof that what a driver's handle shows holds the driver's own epochs.
+
+A dataset can be dropped and made anew, an older version can be restored over the newest, and a
+commit that was paused can land under a version number that a cleanup had freed. Each time a commit
+succeeds on top of something that does not hold what was committed before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from airflow_provider_lance.exceptions import (
+    CommitStateUnknownError,
+    DatasetNotFoundError,
+    DatasetRestoredError,
+    LanceStreamError,
+)
+from airflow_provider_lance.streaming.epoch import Epoch
+from airflow_provider_lance.streaming.history import versions_of
+from airflow_provider_lance.streaming.port import DatasetPort
+from airflow_provider_lance.streaming.properties import decode_query
+
+if TYPE_CHECKING:
+    from airflow_provider_lance.streaming.view import DriverView
+
+__all__ = ["Chain"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    """The newest epoch added this fragment: a version that has it was made from that epoch's."""
+
+    fragment: object
+
+
+_FOLDED: Final = "folded"
+"""All epochs are folded: a config with this fold, or a later one, proves them."""
+
+_Landmark = Literal["folded"] | _Added | None
+"""What proves the newest epoch; ``None`` where only history can, as after an epoch of deletes."""
+
+
+class Chain:
+    """One driver's proof; costs no I/O where the driver's newest fragment is in the manifest."""
+
+    def __init__(self, view: DriverView) -> None:
+        self._view = view
+        self._landmark: _Landmark = None
+        self._fold = 0
+        self.broken = False
+        """Whether a proof has failed: the driver then neither commits nor releases any more."""
+
+    def note_fold(self) -> None:
+        """Remember that the config proves all epochs; called after a claim and after a fold."""
+        self._landmark = _FOLDED
+        self._fold = self._view.state.folded_version
+
+    def note_epoch(self, epoch: Epoch) -> None:
+        """Remember what proves an epoch that has just landed."""
+        added = self._view.port.newest_fragment() if epoch.fragments else None
+        self._landmark = None if added is None else _Added(added)
+
+    def recognise(self, port: DatasetPort) -> None:
+        """Refuse another dataset, or an older state of this one; no I/O.
+
+        :param port: a handle that was opened after the driver's.
+        :raises DatasetNotFoundError: the dataset has fewer versions or no trace of the query.
+        :raises DatasetRestoredError: its owner record or its fold is older than the driver's.
+        """
+        view = self._view
+        if not view.policy.chain_proof:
+            return
+        if port.version < view.port.version:
+            raise self._broken(_dropped(port, f"was at version {view.port.version}, is at "))
+        seen = decode_query(port.config, view.query_id, port.version)
+        held, found = view.owner or view.state.owner, seen.owner
+        if held is None:
+            return
+        if found is None:
+            raise self._broken(
+                _dropped(port, f"has no trace of query {view.query_id!r} any more at ")
+            )
+        fold = self._fold
+        if found.token < held.token or (found == view.owner and seen.folded_version < fold):
+            raise self._broken(
+                DatasetRestoredError(
+                    f"query {view.query_id!r} in {port.uri} is held by token {found.token} at "
+                    f"version {port.version}, with history folded up to version "
+                    f"{seen.folded_version}; this driver has seen token {held.token} and fold "
+                    f"{max(fold, view.state.folded_version)}. Somebody restored an older version, "
+                    "and epochs went with it. Start the stream again: it names them and both ways "
+                    "out"
+                )
+            )
+
+    def refuse_other(self, landed: DatasetPort) -> None:
+        """Refuse what landed right after the handle's version and lacks its newest fragment.
+
+        The dataset was dropped then, and another has come as far as the same version; no I/O.
+
+        :raises DatasetNotFoundError: it is another dataset.
+        """
+        view = self._view
+        newest = view.port.newest_fragment()
+        if landed.version != view.port.version + 1 or not view.policy.chain_proof:
+            return
+        if newest is not None and not landed.has_fragment(newest):
+            raise self._broken(_dropped(landed, f"was at version {view.port.version}, is at "))
+
+    def prove(self, *, since: int) -> None:
+        """Prove that the handle's version was made from the one at which it stood before.
+
+        :param since: the version at which the driver's epochs were proven last.
+        :raises DatasetRestoredError: an older version was restored meanwhile.
+        :raises CommitStateUnknownError: it cannot be told, because versions were cleaned up.
+        """
+        view = self._view
+        port = view.port
+        if not view.policy.chain_proof or view.owner is None or port.version <= since + 1:
+            return
+        if view.fenced:
+            return  # the newer owner has looked, and this driver commits no more
+        if isinstance(self._landmark, _Added) and port.has_fragment(self._landmark.fragment):
+            return
+        if self._landmark is _FOLDED and view.state.owner == view.owner:
+            return  # recognised: the config has this fold, or a later one
+        for version, properties in versions_of(port, since):
+            if properties is None:
+                raise self._broken(
+                    CommitStateUnknownError(
+                        f"whether epoch {view.watermark.epoch} of query {view.query_id!r} is "
+                        f"still in {port.uri} cannot be seen: version {version} was cleaned up "
+                        f"between version {since} and {port.version}, and it may have restored an "
+                        "older one. The next start compares dataset and checkpoint; let cleanup "
+                        "keep versions for longer than an hour"
+                    )
+                )
+            restored = port.restored(version)
+            if restored is not None and restored < since:
+                self.broken = True
+                view.refuse_lost()
+                raise self._broken(
+                    DatasetRestoredError(
+                        f"version {version} of {port.uri} brought version {restored} back under "
+                        f"the driver of query {view.query_id!r}, which had committed epoch "
+                        f"{view.watermark.epoch} by version {since}. Start the stream again: it "
+                        "names the epochs that are gone and both ways out"
+                    )
+                )
+
+    def refuse_dropped(self) -> None:
+        """Refuse a dataset whose files are gone; one request.
+
+        :raises DatasetNotFoundError: the newest version names data files that are not there.
+        """
+        view = self._view
+        if not view.policy.chain_proof or view.port.is_intact():
+            return
+        newest = view.port.latest()  # a cleanup may have removed what the handle's version names
+        if not newest.is_intact():
+            raise self._broken(
+                DatasetNotFoundError(
+                    f"{newest.uri} names data files that are not there, at version "
+                    f"{newest.version}: the dataset was dropped, and what is there now was "
+                    "written over it. Find out who dropped it; start the query with a new "
+                    "checkpointLocation, which reads the source again"
+                )
+            )
+
+    def holds_landed(self, epoch: Epoch) -> bool:
+        """Tell whether an epoch that was sent slowly is part of the newest version.
+
+        Lance links a manifest under the number that was free when it looked. If others took that
+        number while the writer was paused, and a cleanup freed it again, the link succeeds below
+        the newest version (seen on pylance 14.0.2).
+
+        :raises DatasetRestoredError: an older version was restored over it.
+        :raises CommitStateUnknownError: it cannot be told.
+        """
+        view = self._view
+        landed = view.port
+        newest = landed.latest()
+        self.recognise(newest)
+        if not view.policy.chain_proof or newest.version == landed.version:
+            return True
+        added = landed.newest_fragment() if epoch.fragments else None
+        if added is not None and newest.has_fragment(added):
+            return True
+        missing = False
+        for version, properties in versions_of(newest, landed.version):
+            restored = None if properties is None else newest.restored(version)
+            missing |= properties is None
+            if restored is not None and restored < landed.version:
+                raise self._broken(
+                    DatasetRestoredError(
+                        f"version {version} of {newest.uri} brought version {restored} back, and "
+                        f"took epoch {epoch.epoch_id} of query {view.query_id!r} with it. Start "
+                        "the stream again: the epoch is written again"
+                    )
+                )
+        if not missing:
+            return True
+        if added is not None and newest.is_made_without(added):
+            return False
+        raise CommitStateUnknownError(
+            f"epoch {epoch.epoch_id} of query {view.query_id!r} landed as version "
+            f"{landed.version} of {newest.uri} after its commit was held up, and versions up to "
+            f"{newest.version} that would show whether it is part of the table were cleaned up. "
+            "The next start says what to do; let cleanup keep versions for longer"
+        )
+
+    def _broken(self, error: LanceStreamError) -> LanceStreamError:
+        self.broken = True
+        return error
+
+
+def _dropped(port: DatasetPort, what: str) -> DatasetNotFoundError:
+    return DatasetNotFoundError(
+        f"{port.uri} {what}version {port.version}: it was dropped and made anew under this driver. "
+        "Start the query with a new checkpointLocation, which reads the source again"
+    )
