@@ -179,13 +179,15 @@ class Scene:
 
     def evidence(self) -> Evidence:
         """Look at the dataset and at Spark's logs, while no driver lives."""
+        self.gap = False
         if not self.made:
             return Evidence(Counter(), NO_EPOCH, 0, self.planned, self.committed)
         port = self.place.open_unharmed()
         mark = exact_watermark(port, QUERY)
+        self.gap = mark.missing > 0
         rows, unreadable = self._count(port)
         # The classic design claims nothing: the epoch in flight may be there or not.
-        missing = 1 if self.control is Control.LOOKBACK else mark.missing
+        missing = 1 if self.control is Control.LOOKBACK else mark.missing_above
         return Evidence(rows, mark.epoch, missing, self.planned, self.committed, unreadable)
 
     def _count(self, port: LanceDatasetPort) -> tuple[Counter[Row], str]:
@@ -220,9 +222,7 @@ class Scene:
 
     def judge(self) -> Verdict:
         """Compare the dataset with the input."""
-        seen = self.evidence()
-        self.gap = seen.missing > 0
-        return judge(seen, self.expected)
+        return judge(self.evidence(), self.expected)
 
     def clear(self) -> None:
         """End whatever still lives."""
