@@ -8,14 +8,18 @@ values, and what to do next. This module is shipped to the cluster and imports n
 from __future__ import annotations
 
 __all__ = [
+    "CheckpointCorruptError",
     "CheckpointMismatchError",
+    "ChecksumMismatchError",
     "CommitPreemptedError",
     "CommitStateUnknownError",
     "DatasetNotFoundError",
     "DatasetRestoredError",
+    "DriverAliveError",
     "FencedError",
     "HistoryGapError",
     "LanceStreamError",
+    "PreconditionError",
     "ProtocolVersionError",
     "RowsRefusedError",
     "SchemaMismatchError",
@@ -50,12 +54,16 @@ class DatasetRestoredError(TerminalError):
     """Somebody brought an older version of the dataset back, and epochs went with it."""
 
 
+class CheckpointCorruptError(TerminalError):
+    """A file of Spark's checkpoint cannot be read as Spark wrote it."""
+
+
 class HistoryGapError(TerminalError):
     """The evidence for an epoch was cleaned up."""
 
 
 class ProtocolVersionError(TerminalError):
-    """The dataset speaks a newer protocol than this package."""
+    """The dataset speaks a newer protocol than this package, or holds what no version writes."""
 
 
 class SchemaMismatchError(TerminalError):
@@ -74,6 +82,14 @@ class SpecError(TerminalError):
     """An option is missing, unknown or of the wrong form."""
 
 
+class PreconditionError(TerminalError):
+    """What was asked for is refused, as things stand in the dataset or the checkpoint."""
+
+
+class DriverAliveError(PreconditionError):
+    """A driver of the query is alive, or that cannot be told."""
+
+
 class TransientError(LanceStreamError):
     """The same call may succeed later."""
 
@@ -88,6 +104,10 @@ class CommitStateUnknownError(TransientError):
 
 class StorageUnavailableError(TransientError):
     """The store did not answer, or refused for now."""
+
+
+class ChecksumMismatchError(StorageUnavailableError):
+    """A file and its checksum disagree: it is being written, or it is damaged."""
 
 
 def error_class(name: str) -> type[LanceStreamError]:

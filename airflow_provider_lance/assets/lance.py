@@ -54,7 +54,10 @@ def asset_uri(dataset_uri: str) -> str:
     :raises SpecError: it is relative, empty or holds ``..``.
     """
     text = dataset_uri.strip()
-    parts = urllib.parse.urlsplit(text)
+    try:
+        parts = urllib.parse.urlsplit(text)
+    except ValueError as error:
+        raise SpecError(f"{dataset_uri!r} is no URI: {error}") from None
     scheme = parts.scheme.lower()
     if text.startswith("/"):
         made = SplitResult(_SCHEME, "", urllib.parse.quote(text), "", "")

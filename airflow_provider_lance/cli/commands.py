@@ -199,6 +199,12 @@ _RESOLVE = Command(
             ),
         ),
         Command(
+            "files",
+            "set corrupt files of the checkpoint aside that Spark can provably do without",
+            "airflow_provider_lance.cli.heal:resolve_files",
+            (*_STREAM, _DEAD, _BY, _YES),
+        ),
+        Command(
             "checkpoint",
             "let a query go on from another checkpoint, in a new generation of epochs",
             "airflow_provider_lance.cli.heal:resolve_checkpoint",

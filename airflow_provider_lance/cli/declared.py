@@ -8,9 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_lance.streaming.decoding import shown
+from airflow_provider_lance.streaming.forms import MOST_SECONDS, count
+
 __all__ = ["Argument", "Command", "argument", "duration", "number", "pair", "seconds"]
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
+_DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, None: 1}
 
 
@@ -43,8 +46,11 @@ def seconds(text: str) -> float:
     """Read a duration such as ``90``, ``1.5s``, ``10m``, ``12h`` or ``7d``; return seconds."""
     found = _DURATION.fullmatch(text.strip())
     if not found:
-        raise ArgumentTypeError(f"{text!r} is no duration: write 90, 1.5s, 10m, 12h or 7d")
-    return float(found[1]) * _UNITS[found[2]]
+        raise ArgumentTypeError(f"{shown(text)} is no duration: write 90, 1.5s, 10m, 12h or 7d")
+    length = float(found[1]) * _UNITS[found[2]]
+    if length > MOST_SECONDS:
+        raise ArgumentTypeError(f"{shown(text)} is more than a century")
+    return length
 
 
 def duration(text: str) -> int:
@@ -54,9 +60,10 @@ def duration(text: str) -> int:
 
 def number(text: str) -> int:
     """Read a whole number of 0 or more."""
-    if not (text.isascii() and text.isdigit()):
-        raise ArgumentTypeError(f"{text!r} is no whole number of 0 or more")
-    return int(text)
+    try:
+        return count(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{shown(text)} is not {error}") from None
 
 
 def pair(text: str) -> tuple[str, str]:

@@ -9,12 +9,13 @@ from airflow_provider_lance.cli.consent import Plan, asker
 from airflow_provider_lance.cli.exits import Exit
 from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.target import Target, open_target
-from airflow_provider_lance.cli.text import command_line
-from airflow_provider_lance.exceptions import SpecError, TerminalError
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.commands import command_line
 from airflow_provider_lance.streaming.recovery import healing
 from airflow_provider_lance.streaming.recovery.healed import Healed
+from airflow_provider_lance.streaming.recovery.set_aside import set_files_aside
 
-__all__ = ["release", "resolve_checkpoint", "resolve_gap"]
+__all__ = ["release", "resolve_checkpoint", "resolve_files", "resolve_gap"]
 
 _Heal = Callable[[Target, str, bool], Healed]
 """Heals a query of a dataset, or says with ``dry_run`` what would be written."""
@@ -30,6 +31,7 @@ def release(arguments: Namespace, output: Output) -> int:
             by=asker(arguments),
             proven_dead=arguments.proven_dead,
             dry_run=dry_run,
+            reach=target.place.reach,
             **target.look,
         )
 
@@ -53,6 +55,7 @@ def resolve_gap(arguments: Namespace, output: Output) -> int:
             by=asker(arguments),
             proven_dead=arguments.proven_dead,
             dry_run=dry_run,
+            reach=target.place.reach,
             **target.look,
         )
 
@@ -69,6 +72,7 @@ def resolve_checkpoint(arguments: Namespace, output: Output) -> int:
             target.place.checkpoint or "",
             by=asker(arguments),
             storage_options=target.place.storage_options,
+            reach=target.place.reach,
             proven_dead=arguments.proven_dead,
             dry_run=dry_run,
         )
@@ -76,15 +80,27 @@ def resolve_checkpoint(arguments: Namespace, output: Output) -> int:
     return _do(heal, ["resolve", "checkpoint"], arguments, output)
 
 
+def resolve_files(arguments: Namespace, output: Output) -> int:
+    """Set corrupt files of the checkpoint aside."""
+
+    def heal(target: Target, query: str, dry_run: bool) -> Healed:
+        return set_files_aside(
+            target.port,
+            query,
+            by=asker(arguments),
+            proven_dead=arguments.proven_dead,
+            dry_run=dry_run,
+            reach=target.place.reach,
+            **target.look,
+        )
+
+    return _do(heal, ["resolve", "files"], arguments, output)
+
+
 def _do(heal: _Heal, name: list[str], arguments: Namespace, output: Output) -> int:
     target = open_target(arguments)
     query = target.query(arguments.query_id)
-    try:
-        planned = heal(target, query, True)
-    except TerminalError:
-        if target.place.reach:  # the error's own advice does not know of it
-            output.note(f"note: whatever is to be typed needs {target.place.reach}, too")
-        raise
+    planned = heal(target, query, True)
     if not planned.writes:
         return _tell(planned, output)  # there is nothing to do
     words = [*name, target.uri, query, *_typed(arguments, target), "--yes"]
@@ -104,7 +120,7 @@ def _lines(planned: Healed) -> list[str]:
             f"  {name} = {value}" if value is not None else f"  {name} removed"
             for name, value in write.config.items()
         ]
-    return lines
+    return lines + [f"file {path} becomes {to}" for path, to in planned.moves.items()]
 
 
 def _typed(arguments: Namespace, target: Target) -> list[str]:

@@ -10,8 +10,8 @@ from airflow_provider_lance.cli.consent import Plan, asker
 from airflow_provider_lance.cli.exits import Exit
 from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.target import Target, open_target
-from airflow_provider_lance.cli.text import command_line
 from airflow_provider_lance.exceptions import SpecError, TransientError
+from airflow_provider_lance.streaming.commands import command_line
 from airflow_provider_lance.streaming.epoch import Owner, OwnerState
 from airflow_provider_lance.streaming.files import open_files
 from airflow_provider_lance.streaming.process import ProcessIdentity

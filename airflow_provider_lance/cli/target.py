@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -13,10 +12,11 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.streaming.decoding import json_value, shown
+from airflow_provider_lance.streaming.forms import location, strings
 from airflow_provider_lance.streaming.properties import query_ids
 
 __all__ = ["Target", "find_place", "open_target"]
@@ -24,6 +24,8 @@ __all__ = ["Target", "find_place", "open_target"]
 _SECRET = re.compile(
     r"key|secret|token|passw|credential|sas|signature|authorization|account$", re.IGNORECASE
 )
+_PASSWORD = re.compile(r"//[^/?#]*:[^/?#]*@")
+_NAMES_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _HARMLESS = {"skip_signature", "aws_skip_signature"}
 
 
@@ -152,19 +154,20 @@ def _hook(conn_id: str) -> Any:
     return Hook(conn_id)
 
 
-def _absolute(location: str) -> str:
+def _absolute(place: str) -> str:
     """Return a place as it is, or a relative path from the working directory."""
-    if not location.strip():
-        raise SpecError(f"a place must not be empty, got {location!r}")
-    if urlsplit(location).scheme:
-        return location.rstrip("/")
-    return os.path.abspath(location)
+    if not place.strip():
+        raise SpecError(f"a place must not be empty, got {shown(place)}")
+    try:
+        return location(place if _NAMES_SCHEME.match(place) else os.path.abspath(place))
+    except ValueError as error:
+        raise SpecError(f"a place must be {error}, got {shown(place)}") from None
 
 
 def _options(arguments: Namespace) -> dict[str, str]:
     options = _from_file(arguments.storage_options_file)
     for name, value in arguments.storage_option or ():
-        if (_SECRET.search(name) and name.lower() not in _HARMLESS) or urlsplit(value).password:
+        if (_SECRET.search(name) and name.lower() not in _HARMLESS) or _PASSWORD.search(value):
             raise SpecError(
                 f"storage option {name!r} looks like a secret, and everybody on this machine can "
                 "read a command line: put it into a file for --storage-options-file, into the "
@@ -179,19 +182,17 @@ def _from_file(path: str | None) -> dict[str, str]:
     if path is None:
         return {}
     try:
-        document = json.loads(Path(path).read_text())
+        document = json_value(Path(path).read_bytes())
     except OSError as error:
         raise SpecError(f"--storage-options-file {path}: {error.strerror or error}") from error
     except ValueError:
         raise SpecError(f"--storage-options-file {path}: not JSON") from None
-    if not isinstance(document, dict) or not all(
-        isinstance(value, str | int | float) for value in document.values()
-    ):
-        raise SpecError(f"--storage-options-file {path}: expected one JSON object of texts")
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in document.items()
-    }
+    try:
+        return dict(strings(document))
+    except ValueError:
+        raise SpecError(
+            f"--storage-options-file {path}: expected one JSON object of texts"
+        ) from None
 
 
 def _reach(arguments: Namespace) -> str:

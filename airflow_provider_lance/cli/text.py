@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from datetime import UTC, datetime
 
-__all__ = ["ago", "command_line", "harmless", "size", "span", "whole"]
+__all__ = ["ago", "harmless", "size", "span", "whole"]
 
 
 def harmless(text: object) -> str:
@@ -17,15 +16,6 @@ def harmless(text: object) -> str:
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(text)
     )
-
-
-def command_line(*words: str, reach: str = "") -> str:
-    """Return a ``lance-stream`` command to type, quoted for a shell.
-
-    :param reach: what is needed to reach the store, quoted already.
-    """
-    typed = shlex.join(["lance-stream", *words])
-    return f"{typed} {reach}" if reach else typed
 
 
 def whole(value: int | None) -> str:

@@ -30,6 +30,8 @@ def run(arguments: Namespace, output: Output) -> int:
     """Show each look, or each change, until the end that was asked for."""
     if not arguments.interval:
         raise SpecError("--interval must be more than 0")
+    if arguments.count == 0:
+        raise SpecError("--count must be 1 or more; without it, the watch goes on")
     with suppress(KeyboardInterrupt):  # how a watch ends; nothing is left half done
         looks = _Looks(arguments)
         if output.json or not sys.stdout.isatty():

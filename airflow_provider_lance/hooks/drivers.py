@@ -7,7 +7,10 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.launch.process import LocalDriver
+from airflow_provider_lance.streaming.decoding import Reader, moment, shown
+from airflow_provider_lance.streaming.forms import travelled
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -157,22 +160,33 @@ class Launch:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` made."""
+        """Read what :meth:`to_json` made.
+
+        :raises SpecError: it is something else.
+        """
+        named = {_JSON_NAMES.get(name, name): value for name, value in _items(given)}
         driver: LocalDriver | ClusterDriver | None = None
-        if process := given.get("process"):
+        if process := named.get("process"):
             driver = LocalDriver.from_json(process)
-        elif cluster := given.get("cluster"):
-            driver = ClusterDriver(**cluster)
-        return cls(
-            launch_id=given["launchId"],
-            query_id=given["queryId"],
-            uri=given["uri"],
-            checkpoint_location=given["checkpointLocation"],
-            launched_at=given["launchedAt"],
-            launched_by=given["launchedBy"],
-            fingerprint=given["fingerprint"],
-            driver=driver,
-        )
+        elif cluster := named.get("cluster"):
+            driver = ClusterDriver(**travelled(ClusterDriver, cluster, "a driver in a cluster"))
+        readers: dict[str, Reader] = {"launched_at": moment, "driver": lambda found: found}
+        return cls(**travelled(cls, named | {"driver": driver}, "a launch", readers))
+
+
+_JSON_NAMES = {
+    "launchId": "launch_id",
+    "queryId": "query_id",
+    "checkpointLocation": "checkpoint_location",
+    "launchedAt": "launched_at",
+    "launchedBy": "launched_by",
+}
+
+
+def _items(given: object) -> list[tuple[Any, Any]]:
+    if isinstance(given, Mapping):
+        return list(given.items())
+    raise SpecError(f"a launch must be a mapping, got {shown(given)}")
 
 
 def _driver_json(driver: LocalDriver | ClusterDriver | None) -> dict[str, Any] | None:

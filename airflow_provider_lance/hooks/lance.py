@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -22,7 +22,9 @@ from airflow_provider_lance.streaming.dataset import (
     LanceDatasetPort,
     open_dataset,
 )
+from airflow_provider_lance.streaming.decoding import json_value, shown
 from airflow_provider_lance.streaming.files import Files, open_files
+from airflow_provider_lance.streaming.forms import is_absolute, location, strings
 
 __all__ = ["LanceHook", "Store"]
 
@@ -47,6 +49,7 @@ _HARMLESS = {
     "virtual_hosted_style_request",
 }
 _ENDPOINTS = {"endpoint", "endpoint_url"}
+_NAMES_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,11 @@ class LanceHook(BaseHook):
         name = uri.strip().rstrip("/")
         if not name:
             raise SpecError(f"a dataset URI must not be empty, got {uri!r}")
-        if name.startswith("/") or urlsplit(name).scheme:
-            return name
+        if name.startswith("/") or _NAMES_SCHEME.match(name):
+            try:
+                return location(name)
+            except ValueError as error:
+                raise SpecError(f"a dataset URI must be {error}, got {shown(uri)}") from None
         base = self.store.base_uri
         if base is None:
             where = f"connection {self.lance_conn_id!r} has" if self.lance_conn_id else "there is"
@@ -190,21 +196,20 @@ def _read(connection: Connection) -> Store:
     extra = _json_object(connection.extra, f"{who}: extra")
     given = _json_object(extra.get("storage_options"), f"{who}: storage_options in extra")
     base = extra.get("base_uri") or None
-    if base is not None and (
-        not isinstance(base, str) or not (base.startswith("/") or urlsplit(base).scheme)
-    ):
+    if base is not None and not (isinstance(base, str) and is_absolute(base)):
         raise SpecError(
             f"{who}: base_uri must be an absolute path or a URI, such as 's3://bucket/warehouse' "
-            f"or '/data/lance', got {base!r}"
+            f"or '/data/lance', got {shown(base)}"
         )
-    options = {}
+    options: dict[str, str] = {}
     for name, value in given.items():
-        if not isinstance(value, str | int | float | bool):
+        try:
+            options |= strings({name: value})
+        except ValueError:
             raise SpecError(
-                f"{who}: storage option {name!r} must be a text, a number or true or false, got "
-                f"{type(value).__name__}"
-            )
-        options[name] = str(value).lower() if isinstance(value, bool) else str(value)
+                f"{who}: storage option {shown(name)} must be a text, a number or true or false, "
+                f"got {type(value).__name__}"
+            ) from None
     if connection.login:
         options.setdefault("aws_access_key_id", connection.login)
     if connection.password:
@@ -215,11 +220,9 @@ def _read(connection: Connection) -> Store:
 def _json_object(value: object, what: str) -> dict[str, Any]:
     """Read a JSON object that may come as text; its content may be secret and is never quoted."""
     try:
-        document = json.loads(value) if isinstance(value, str) and value.strip() else value or {}
-    except json.JSONDecodeError as error:
-        raise SpecError(
-            f"{what} is not JSON (line {error.lineno}, column {error.colno}: {error.msg})"
-        ) from None
+        document = json_value(value) if isinstance(value, str) and value.strip() else value or {}
+    except ValueError as error:
+        raise SpecError(f"{what} is not {error}") from None
     if not isinstance(document, dict):
         raise SpecError(f"{what} must be a JSON object, got {type(document).__name__}")
     return document

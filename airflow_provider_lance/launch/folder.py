@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
+from airflow_provider_lance.streaming.decoding import json_object, whole
 from airflow_provider_lance.streaming.epoch import utc_now
 from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.properties import require_query_id
@@ -21,6 +22,7 @@ from airflow_provider_lance.streaming.report import is_launch_id
 
 __all__ = ["RunFolder", "forget_old_launches"]
 
+_MOST = 2**31  # of a signal or a status
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG)
 
@@ -140,8 +142,8 @@ class RunFolder:
 
     def read_stop(self) -> str | None:
         """Return who asked for the driver's end, ``None`` if nobody signed."""
-        document = _read(self.path / "stop.json")
-        return str(document["by"]) if document else None
+        by = (_read(self.path / "stop.json") or {}).get("by")
+        return by if isinstance(by, str) else None
 
     def write_exit(self, status: int) -> None:
         """Note the driver's end now.
@@ -155,8 +157,12 @@ class RunFolder:
         return _read(self.path / "driver.json")
 
     def read_exit(self) -> dict[str, Any] | None:
-        """Return the driver's end, ``None`` while none has been noted."""
-        return _read(self.path / "exit.json")
+        """Return the driver's end, ``None`` while none has been noted that can be read."""
+        document = _read(self.path / "exit.json") or {}
+        try:
+            return document | {"status": whole(document.get("status"), -_MOST, _MOST)}
+        except ValueError:
+            return None
 
     @contextmanager
     def _errors_named(self) -> Iterator[None]:
@@ -216,7 +222,6 @@ def _write_new(path: Path, text: str) -> None:
 
 def _read(path: Path) -> dict[str, Any] | None:
     try:
-        document = json.loads(path.read_bytes())
+        return json_object(path.read_bytes())
     except (OSError, ValueError):
         return None
-    return document if isinstance(document, dict) else None

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.decoding import Reader, json_object
+from airflow_provider_lance.streaming.forms import travelled
 
 __all__ = ["HOST_SHUTDOWN", "Order", "StopOrder"]
 
@@ -63,21 +66,52 @@ class Order:
     def loads(cls, text: str | bytes) -> Order:
         """Read what :meth:`dumps` made.
 
-        :raises ValueError, KeyError: it is cut short, or no order.
+        :raises SpecError: it is cut short, or no order.
         """
-        document: dict[str, Any] = json.loads(text)
-        stop = document["stop"]
-        return cls(
-            command=document["command"],
-            environment=document["environment"],
-            redact=document["redact"],
-            grace=document["grace"],
-            stop=stop
-            and StopOrder(
-                uri=stop["uri"],
-                query_id=stop["queryId"],
-                launch_id=stop["launchId"],
-                by=stop["by"],
-                storage_options=stop["storageOptions"],
-            ),
-        )
+        try:
+            document = json_object(text)
+        except ValueError as error:
+            raise SpecError(f"an order to a keeper must be {error}") from None
+        return cls(**travelled(cls, document, _WHAT, _READERS))
+
+
+def _stop(given: object) -> StopOrder | None:
+    if not isinstance(given, Mapping):
+        if given is None:
+            return None
+        raise ValueError("a mapping, or nothing")
+    named = {_STOP_NAMES.get(name, name): value for name, value in given.items()}
+    return StopOrder(**travelled(StopOrder, named, _WHAT, {"storage_options": _mapping}))
+
+
+def _text(value: object) -> str:
+    # Not of a process's environment: its bytes may be no UTF-8, which Python keeps as surrogates.
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+def _list(value: object) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError("a list of texts")
+    return [_text(each) for each in value]
+
+
+def _mapping(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ValueError("a mapping of texts")
+    return {_text(name): _text(item) for name, item in value.items()}
+
+
+_WHAT = "an order to a keeper"
+_STOP_NAMES = {
+    "queryId": "query_id",
+    "launchId": "launch_id",
+    "storageOptions": "storage_options",
+}
+_READERS: Mapping[str, Reader] = {
+    "command": _list,
+    "environment": _mapping,
+    "redact": _list,
+    "stop": _stop,
+}

@@ -16,6 +16,7 @@ from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.launch.folder import RunFolder
 from airflow_provider_lance.launch.order import Order, StopOrder
 from airflow_provider_lance.launch.tail import last_lines
+from airflow_provider_lance.streaming.forms import travelled
 from airflow_provider_lance.streaming.process import ProcessIdentity
 
 __all__ = ["LocalDriver", "StopOrder", "find", "launch"]
@@ -57,7 +58,7 @@ class LocalDriver:
     def exit_status(self) -> int | None:
         """Return what the driver ended with, negative for a signal; ``None`` if not noted."""
         document = RunFolder.at(self.folder).read_exit()
-        return int(document["status"]) if document else None
+        return document["status"] if document else None
 
     def to_json(self) -> dict[str, Any]:
         """Return the driver as JSON carries it."""
@@ -71,13 +72,11 @@ class LocalDriver:
     def from_json(cls, document: Mapping[str, Any]) -> LocalDriver:
         """Read what :meth:`to_json` made.
 
-        :raises KeyError: a name is missing.
+        :raises SpecError: it is something else.
         """
-        return cls(
-            str(document["folder"]),
-            ProcessIdentity.from_json(document["driver"]),
-            ProcessIdentity.from_json(document["keeper"]),
-        )
+        process = ProcessIdentity.from_json
+        readers = {"driver": process, "keeper": process}
+        return cls(**travelled(cls, document, "a driver on a host", readers))
 
 
 def launch(
@@ -201,4 +200,5 @@ def _give_up(folder: RunFolder) -> None:
             return
     document = folder.read_driver() or {}
     if "driver" in document:
-        ProcessIdentity.from_json(document["driver"]).kill()
+        with suppress(ValueError):
+            ProcessIdentity.from_json(document["driver"]).kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from airflow_provider_lance.exceptions import SpecError, TransientError, error_c
 from airflow_provider_lance.operators.launching import close_output, no_spark_submit
 from airflow_provider_lance.operators.submission import Submission
 from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.streaming.decoding import json_object
 from airflow_provider_lance.streaming.maintenance.numbers import Numbers, measure
 from airflow_provider_lance.streaming.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.streaming.maintenance.report import Report
@@ -82,7 +82,7 @@ class SparkEngine:
             report_file = Path(name, "report.json")
             failure = self._submit(spec, Path(name), "--report", str(report_file))
             try:
-                report: dict[str, Any] = json.loads(report_file.read_bytes())
+                report = json_object(report_file.read_bytes())
             except (FileNotFoundError, ValueError):
                 self._raise_silence(failure)
         if "error" in report:
@@ -175,7 +175,7 @@ def _known(report: Mapping[str, Any]) -> Exception:
     """Return the error that a job left in the place of its report."""
     known = error_class(str(report["error"]))
     name = "" if known.__name__ == report["error"] else f"{report['error']}: "
-    return known(f"{name}{report['message']}")
+    return known(f"{name}{report.get('message')}")
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_lance.exceptions import SpecError, TerminalError
+from airflow_provider_lance.exceptions import PreconditionError, TerminalError
 from airflow_provider_lance.operators.permits import Permits
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort
 from airflow_provider_lance.streaming.history import exact_watermark
@@ -64,6 +64,7 @@ class Healer:
         *,
         by: str,
         checkpoint_location: str | None,
+        reach: str,
         log: Logger,
     ) -> None:
         self._port, self._permits, self._log = port, permits, log
@@ -71,6 +72,7 @@ class Healer:
             "by": by,
             "checkpoint_location": checkpoint_location,
             "storage_options": port.storage_options,
+            "reach": reach,
         }
 
     def decide(self) -> list[Deed]:
@@ -103,7 +105,7 @@ class Healer:
 
     def _heal(self, finding: Finding) -> Deed:
         acts: dict[Heal | None, Callable[[LanceDatasetPort, str], Healed]] = {
-            Heal.WATERMARK: fold_watermark,
+            Heal.WATERMARK: partial(fold_watermark, reach=self._how["reach"]),
             Heal.OWNER: partial(release_owner, **self._how),
         }
         try:
@@ -134,7 +136,7 @@ class Healer:
         query_id = self._permits.query_id
         now = exact_watermark(self._port.latest(), query_id).epoch
         if now != epoch:
-            raise SpecError(
+            raise PreconditionError(
                 f"query {query_id!r} in {self._port.uri} has epoch watermark {now} now, and what "
                 f"was decided is about epoch {epoch}: look at it again before you go on"
             )

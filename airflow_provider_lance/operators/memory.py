@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.drivers import Launch
+from airflow_provider_lance.streaming.decoding import shown, whole
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 __all__ = ["TaskMemory", "task_key"]
+
+log = logging.getLogger(__name__)
 
 _KEY = "lance_stream"
 _RETENTION = timedelta(days=365)
@@ -40,7 +45,7 @@ class TaskMemory:
         store = context.get("task_state_store")
         ti = context["ti"]
         noted = store.get(_KEY) if store is not None else None
-        return cls(store, (ti.try_number, ti.max_tries), noted if isinstance(noted, dict) else {})
+        return cls(store, (ti.try_number, ti.max_tries), _readable(noted))
 
     @property
     def launch(self) -> Launch | None:
@@ -68,3 +73,23 @@ class TaskMemory:
         if self.store is not None:
             note = {"launch": launch.to_json(), "tries": list(self.tries), "over": over}
             self.store.set(_KEY, note, retention=_RETENTION)
+
+
+def _readable(noted: object) -> dict[str, Any]:
+    """Return a note that can be read, or an empty one: what is forgotten is found by the dataset.
+
+    :param noted: what this version, or another one, kept.
+    """
+    if noted is None:
+        return {}
+    try:
+        if not isinstance(noted, dict):
+            raise SpecError(f"a note must be a mapping, got {shown(noted)}")
+        Launch.from_json(noted.get("launch") or {})
+        tries = noted.get("tries")
+        if not isinstance(tries, list | tuple) or len(tries) != 2:
+            raise SpecError(f"tries must be two numbers, got {shown(tries)}")
+        return noted | {"tries": tuple(whole(each) for each in tries)}
+    except (SpecError, ValueError) as error:
+        log.warning("What an earlier try noted cannot be read and is passed over. error=%s", error)
+        return {}

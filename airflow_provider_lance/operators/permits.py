@@ -8,6 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.decoding import shown
+from airflow_provider_lance.streaming.epoch import NO_EPOCH
+from airflow_provider_lance.streaming.forms import count
 from airflow_provider_lance.streaming.recovery.evidence import Tolerance
 from airflow_provider_lance.streaming.recovery.findings import Heal, Severity
 
@@ -107,7 +110,7 @@ def parse_severity(value: object) -> Severity | None:
     if word == _NEVER:
         return None
     if not isinstance(word, str) or word not in known:
-        raise SpecError(f"fail_on must be one of {[*known, _NEVER]}, got {value!r}")
+        raise SpecError(f"fail_on must be one of {[*known, _NEVER]}, got {shown(value)}")
     return known[word]
 
 
@@ -128,10 +131,10 @@ def parse_tolerance(given: object) -> Tolerance:
         try:
             values[name] = known[name](number)
             positive = values[name] > 0 and not isinstance(number, bool)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             positive = False
         if not positive:
-            raise SpecError(f"tolerance: {name} must be a number above 0, got {value!r}")
+            raise SpecError(f"tolerance: {name} must be a number above 0, got {shown(value)}")
     return Tolerance(**values)
 
 
@@ -139,7 +142,7 @@ def _heals(given: object) -> frozenset[Heal]:
     names = [given] if isinstance(given, str) else given
     known = [each.value for each in Heal]
     if not isinstance(names, Sequence | set | frozenset):
-        raise SpecError(f"heal must be a list of {known}, got {given!r}")
+        raise SpecError(f"heal must be a list of {known}, got {shown(given)}")
     if wrong := [name for name in names if name not in known]:
         raise SpecError(
             f"heal: unknown {wrong}, valid are {known}; anything else is done only on request, by "
@@ -173,7 +176,7 @@ def _checkpoint(given: object) -> NewCheckpoint:
 
 def _known(given: object, what: str, names: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(given, Mapping):
-        raise SpecError(f"{what} must be a mapping with {list(names)}, got {given!r}")
+        raise SpecError(f"{what} must be a mapping with {list(names)}, got {shown(given)}")
     if unknown := sorted(str(name) for name in given.keys() - set(names)):
         raise SpecError(f"{what}: unknown {unknown}, valid are {list(names)}")
     return dict(given)
@@ -183,11 +186,11 @@ def _epoch(value: Mapping[str, Any], what: str) -> int:
     """Read the epoch, which a template makes a text of."""
     given = value.get("epoch")
     try:
-        if isinstance(given, int | str) and not isinstance(given, bool) and int(given) >= -1:
-            return int(given)
+        given = given.strip() if isinstance(given, str) else given
+        return NO_EPOCH if given in ("-1", -1) else count(given)
     except ValueError:
-        pass
-    raise SpecError(f"{what}: epoch must be the number of an epoch, got {given!r}")
+        said = f"{what}: epoch must be the number of an epoch, got {shown(given)}"
+        raise SpecError(said) from None
 
 
 def _is_dead(value: Mapping[str, Any], what: str) -> bool:
@@ -200,4 +203,4 @@ def _truth(given: object, what: str) -> bool:
         return given
     if isinstance(given, str) and given.strip().lower() in ("true", "false"):
         return given.strip().lower() == "true"
-    raise SpecError(f"{what} must be True or False, got {given!r}")
+    raise SpecError(f"{what} must be True or False, got {shown(given)}")

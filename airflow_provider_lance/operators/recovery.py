@@ -132,6 +132,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
                 permits,
                 by=task_key(context),
                 checkpoint_location=self.checkpoint_location,
+                reach=self._reach(),
                 log=self.log,
             )
             # What was seen is told before anything is changed, and before anything can go wrong.
@@ -184,16 +185,19 @@ class LanceRecoveryCheckOperator(BaseOperator):
             )
 
     def _check(self, port: LanceDatasetPort, tolerance: Tolerance) -> CheckReport:
-        reach = f"--conn-id {shlex.quote(self.lance_conn_id)}" if self.lance_conn_id else ""
         return check(
             port,
             self._query_ids(),
             checkpoint_location=self.checkpoint_location,
             storage_options=self.hook.storage_options,
             tolerance=tolerance,
-            reach=reach,
+            reach=self._reach(),
             orphans=self.orphans,
         )
+
+    def _reach(self) -> str:
+        """Return what a command that is typed needs to reach the store."""
+        return f"--conn-id {shlex.quote(self.lance_conn_id)}" if self.lance_conn_id else ""
 
     def _show(self, report: CheckReport) -> None:
         for line in report.lines():

@@ -110,7 +110,7 @@ class LanceStreamStopOperator(BaseOperator):
         with no_retry_if_terminal():
             if "error" in event:
                 raise error_class(event["error"])(event["message"])
-            stopping = Stopping(**event.pop("stopping"))
+            stopping = Stopping.from_json(event.pop("stopping"))
             state = StopState(event.pop("state"))
             if state is StopState.OVERDUE:  # it may have ended while this task waited its turn
                 return self._end(stopping, *stopping.look(self.hook))

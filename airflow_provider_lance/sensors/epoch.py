@@ -13,6 +13,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.streaming.decoding import shown
+from airflow_provider_lance.streaming.forms import count
 from airflow_provider_lance.triggers.condition import EpochCondition
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
 from airflow_provider_lance.triggers.follow import Follower, OnMissing, describe, seen
@@ -133,6 +135,8 @@ class LanceEpochSensor(BaseSensorOperator):
         if self.max_age is not None:
             return EpochCondition(max_age=self.max_age)
         try:
-            return EpochCondition(epoch=int(self.epoch))  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            raise SpecError(f"epoch must be a whole number, got {self.epoch!r}") from None
+            # What a template made may have space around it.
+            given = self.epoch.strip() if isinstance(self.epoch, str) else self.epoch
+            return EpochCondition(epoch=count(given))
+        except ValueError:
+            raise SpecError(f"epoch must be a whole number, got {shown(self.epoch)}") from None

@@ -19,14 +19,14 @@ def start_logging() -> None:
     logging.getLogger("airflow_provider_lance").setLevel(logging.INFO)
 
 
-def read_spec(name: str, *, remove: bool) -> str:
-    """Return a specification's text: a file of this host, or one that ``--files`` brought.
+def read_spec(name: str, *, remove: bool) -> bytes:
+    """Return a specification's JSON: a file of this host, or one that ``--files`` brought.
 
     :param remove: delete the file once read.
     :raises OSError: there is no such file, or it cannot be read.
     """
     path = name if os.path.exists(name) else SparkFiles.get(name)
-    with open(path, encoding="utf-8") as file:
+    with open(path, "rb") as file:
         text = file.read()
     if remove:
         try:

@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
@@ -42,6 +43,7 @@ class EpochWriter:
         self.task = task
         self._forecast = Forecast()
         self._batch_rows = BatchRows()
+        self._collects = True
 
     def write(self, df: DataFrame, dataset: Any) -> Gathered:
         """Write one epoch.
@@ -58,7 +60,9 @@ class EpochWriter:
 
     def _directly(self, df: DataFrame, dataset: Any, began: float) -> Gathered | None:
         expected = self._forecast.at(began)
-        if expected is None or not self._is_small(expected) or _planned_bytes(df) > _DIRECT_BYTES:
+        if not self._collects or expected is None or not self._is_small(expected):
+            return None
+        if _planned_bytes(df) > _DIRECT_BYTES:
             return None
         try:
             rows = df.toArrow()
@@ -66,6 +70,11 @@ class EpochWriter:
             if "spark.driver.maxResultSize" not in str(error):
                 raise
             log.warning("Larger than expected, written by executors. expected=%s", expected)
+            return None
+        except pa.lib.ArrowException as error:
+            # PySpark 4.3 cannot collect a null struct that has a field which may not be null.
+            log.warning("Spark cannot collect these columns, executors write. error=%s", error)
+            self._collects = False
             return None
         return gather_rows(rows, self.task, dataset)
 

@@ -8,6 +8,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import (
+    ChecksumMismatchError,
     LanceStreamError,
     SpecError,
     StorageUnavailableError,
@@ -20,6 +21,7 @@ _NO_FILE_SYSTEM = (
     "org.apache.hadoop.fs.UnsupportedFileSystemException",
 )
 """How Hadoop's error begins where trying again is in vain."""
+_CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 
 
 class HadoopFiles:
@@ -92,7 +94,8 @@ class HadoopFiles:
                 "the Spark application (for s3a org.apache.hadoop:hadoop-aws of Spark's Hadoop "
                 "version, by spark.jars.packages)"
             )
-        return StorageUnavailableError(f"cannot reach {self._root.toString()}/{path}: {said}")
+        kind = ChecksumMismatchError if said.startswith(_CHECKSUM) else StorageUnavailableError
+        return kind(f"cannot reach {self._root.toString()}/{path}: {said}")
 
 
 def _is_missing(error: Py4JJavaError) -> bool:

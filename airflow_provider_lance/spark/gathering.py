@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_lance.exceptions import RowsRefusedError
+from airflow_provider_lance.spark.casts import with_negative_zeros
 from airflow_provider_lance.spark.writer import WriteTask
 
 __all__ = ["Gathered", "gather", "gather_rows"]
@@ -57,8 +58,7 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> Gathered:
         deletes, size = deletes + rest.deletes, size + rest.bytes
         keys += [rest.keys] if rest.keys is not None else []
     all_keys = pa.concat_tables(keys) if keys else None
-    _refuse_unusable_keys(all_keys)
-    return Gathered(fragments, all_keys, rows, deletes, size)
+    return Gathered(fragments, _usable(all_keys), rows, deletes, size)
 
 
 def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> Gathered:
@@ -67,8 +67,7 @@ def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> Gathered:
     :raises RowsRefusedError: as :func:`gather` does.
     """
     written = _write_here(rows, task, dataset)
-    _refuse_unusable_keys(written.keys)
-    return written
+    return replace(written, keys=_usable(written.keys))
 
 
 def _write_here(rows: pa.Table, task: WriteTask, dataset: Any) -> Gathered:
@@ -81,9 +80,9 @@ def _from_ipc(content: bytes) -> pa.Table:
     return pa.ipc.open_stream(content).read_all()
 
 
-def _refuse_unusable_keys(keys: pa.Table | None) -> None:
+def _usable(keys: pa.Table | None) -> pa.Table | None:
     if keys is None:
-        return
+        return None
     names = keys.column_names
     if nulls := [name for name in names if keys.column(name).null_count]:
         raise RowsRefusedError(
@@ -100,3 +99,4 @@ def _refuse_unusable_keys(keys: pa.Table | None) -> None:
             "example with max_by(struct(*), …) GROUP BY the keys; nothing of this epoch was "
             "committed"
         )
+    return with_negative_zeros(keys)

@@ -15,20 +15,32 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.spark.active_query import refuse_another_query
+from airflow_provider_lance.spark.active_query import (
+    ActiveQuery,
+    find_active_query,
+    refuse_another_query,
+)
 from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_seconds
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.handover import wait_for_end
+from airflow_provider_lance.spark.start import classic_session, refuse_trigger
 from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.totals import EpochReport, Totals
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.committer import Committer
+from airflow_provider_lance.streaming.corruption import refuse_corrupt
 from airflow_provider_lance.streaming.dataset import named_panics
 from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.streaming.epoch import (
+    Driver,
+    EndOffsets,
+    Epoch,
+    OutputMode,
+    utc_now,
+)
 from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.report import report_location
@@ -92,6 +104,7 @@ class LanceSink:
         self._schema: pa.Schema | None = None
         self._as_is = False
         self._writer: EpochWriter | None = None
+        self._query: ActiveQuery | None = None
         self._closed = threading.Event()
         self._turn = threading.Lock()
 
@@ -108,16 +121,26 @@ class LanceSink:
         :raises SchemaMismatchError: the columns do not fit.
         :raises CheckpointMismatchError, HistoryGapError, ProtocolVersionError: see
             :meth:`~airflow_provider_lance.streaming.committer.Committer.prepare`.
+        :raises CheckpointCorruptError: Spark cannot read a file of the checkpoint.
         :raises FencedError, TransientError: the query could not be taken from an owner that did not
             release it.
         """
-        _refuse_trigger(trigger)
+        refuse_trigger(trigger)
         if self.committer or self.closed:
             raise SpecError("a LanceSink serves one run of a query: make a new one for the next")
         committer = self._prepare(df, streaming=True)
         self._take_over(committer, df.sparkSession)
+        interval = trigger_seconds(df.sparkSession, trigger)
+        if "processingTime" in trigger and not interval:
+            log.warning(
+                "The trigger is %r: one epoch begins when the one before it ends, and each makes a "
+                "version of the dataset, a thousand a minute where data trickles in. Set an "
+                "interval such as '10 seconds'. query_id=%s",
+                trigger["processingTime"],
+                self.options.query_id,
+            )
         if self.options.auto_compact_every:
-            self._compaction.use_interval(trigger_seconds(df.sparkSession, trigger))
+            self._compaction.use_interval(interval)
         return (
             df.writeStream.outputMode(self.options.output_mode.value)
             .option("checkpointLocation", self.options.checkpoint_location)
@@ -152,7 +175,7 @@ class LanceSink:
             self._turn.release()
 
     def _prepare(self, df: DataFrame, *, streaming: bool) -> Committer:
-        session = _classic_session(df)
+        session = classic_session(df)
         if streaming and not df.isStreaming:
             raise SpecError(
                 "the DataFrame is static: read it with spark.readStream, or write it once with "
@@ -173,16 +196,19 @@ class LanceSink:
             on_history_gap=options.on_history_gap,
             on_restore=options.on_restore,
         )
+        checkpoint = look()
         committer = Committer(
             port,
             options.query_id,
-            look(),
+            checkpoint,
             policy,
             launch_id=self.launch_id,
             look=look,
             on_step=self._on_step,
         )
         committer.prepare()
+        if streaming:  # otherwise Spark has read it already, and writes to it
+            refuse_corrupt(files, checkpoint, port, options.query_id, committer.watermark)
         self.committer = committer
         return committer
 
@@ -190,6 +216,7 @@ class LanceSink:
         if previous := committer.take_over(self._driver(session)):
             location = report_location(self.options.checkpoint_location)
             wait_for_end(previous, HadoopFiles(session, location))
+            committer.recheck()  # it may have written Spark's log until its end
 
     # --------------------------------------------------------------------------- epoch after epoch
 
@@ -228,11 +255,12 @@ class LanceSink:
 
     def _run(self, df: DataFrame, epoch_id: int) -> EpochReport:
         if self.committer is None:  # by hand: what :meth:`start` sets may differ
-            refuse_another_query(_classic_session(df), self.options, epoch_id)
+            refuse_another_query(classic_session(df), self.options, epoch_id)
         committer = self.committer or self._prepare(df, streaming=False)
         if self._writer is None:
             driver = self._driver(df.sparkSession)
             committer.identify(driver)
+            self._query = find_active_query(df.sparkSession, driver.checkpoint_id)
             self._writer = EpochWriter(self._task(driver.run_id))
             spare_size_checks(df)
         decision = committer.decide(epoch_id)
@@ -254,7 +282,7 @@ class LanceSink:
         mode = self.options.commit_mode
         replaces = mode is OutputMode.COMPLETE and port.dataset.get_fragments()
         if not written.rows and not replaces:
-            committer.leave_trace(epoch_id)
+            committer.leave_trace(epoch_id, self._ends(epoch_id))
             return EpochReport(epoch_id, None, write_ms=write_ms, version=committer.port.version)
         epoch = Epoch(
             epoch_id=epoch_id,
@@ -266,6 +294,7 @@ class LanceSink:
             started_at=started_at,
             keys=written.keys,
             merge_keys=self.options.merge_keys,
+            ends=self._ends(epoch_id),
         )
         if mode is not OutputMode.APPEND:
             self._compaction.give_way()
@@ -284,6 +313,11 @@ class LanceSink:
             version=result.version,
         )
 
+    def _ends(self, epoch_id: int) -> EndOffsets | None:
+        """Return where Spark says that the epoch ends, from memory; ``None`` if it does not."""
+        lines = self._query.end_offsets(epoch_id) if self._query else None
+        return EndOffsets.of(lines) if lines else None
+
     def _task(self, run_id: str) -> WriteTask:
         assert self._schema is not None
         options = self.options
@@ -295,6 +329,7 @@ class LanceSink:
             target_rows_per_fragment=options.target_rows_per_fragment,
             merge_keys=options.merge_keys,
             flagged=options.delete_when is not None,
+            replace_invalid_text=options.replace_invalid_text,
             storage_options=dict(options.storage_options),
         )
 
@@ -325,22 +360,3 @@ class LanceSink:
             launch_id=self.launch_id,
             launched_by=self.launched_by,
         )
-
-
-def _classic_session(df: DataFrame) -> SparkSession:
-    session = df.sparkSession
-    if getattr(session, "_jvm", None) is None:
-        raise SpecError(
-            "this DataFrame is of Spark Connect; the sink runs inside the driver: submit the "
-            "application with spark-submit and a classic SparkSession"
-        )
-    return session
-
-
-def _refuse_trigger(trigger: dict[str, Any]) -> None:
-    if set(trigger) == {"availableNow"} and trigger["availableNow"] is True:
-        return
-    if set(trigger) == {"processingTime"} and isinstance(trigger["processingTime"], str):
-        return
-    why = "continuous processing has no epochs to commit; " if "continuous" in trigger else ""
-    raise SpecError(f"trigger {trigger}: {why}use availableNow=True or processingTime='10 seconds'")

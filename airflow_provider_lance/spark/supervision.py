@@ -8,7 +8,7 @@ import time
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from airflow_provider_lance.exceptions import FencedError, LanceStreamError
+from airflow_provider_lance.exceptions import LanceStreamError, TerminalError
 from airflow_provider_lance.spark.heartbeat import Heartbeat
 from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.streaming.epoch import StopNote
@@ -51,6 +51,8 @@ class Supervision:
         """Return when the query has ended, or hangs although it was asked to stop.
 
         :raises FencedError: a newer owner holds the query.
+        :raises DatasetNotFoundError, DatasetRestoredError: the dataset was dropped, or an older
+            version of it restored.
         :raises StreamingQueryException: the query failed.
         """
         # Without it, Spark's stop() waits for ever for a thread that hangs.
@@ -88,7 +90,7 @@ class Supervision:
             return None
         try:
             return self._sink.committer.stop_requested(poll=poll)
-        except FencedError:
+        except TerminalError:
             raise
         except LanceStreamError as error:
             log.warning("Cannot look for a stop request. error=%s", error)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.types as pt
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType
 
 from airflow_provider_lance.exceptions import (
@@ -18,7 +19,9 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     StorageUnavailableError,
 )
+from airflow_provider_lance.spark.columns import arrow_schema, folded, refuse_collated_keys
 from airflow_provider_lance.spark.schema import check_schema, dataset_schema
+from airflow_provider_lance.spark.writer import DELETE_FLAG
 from airflow_provider_lance.streaming.dataset import (
     LanceDatasetPort,
     lance_session,
@@ -35,25 +38,33 @@ log = logging.getLogger(__name__)
 def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
     """Open the dataset at its newest version, making it first if the options say so.
 
+    A dataset is made only when everything that the stream's schema decides was checked.
+
     :raises DatasetNotFoundError: there is none, and ``createIfMissing`` is off.
     :raises StorageUnavailableError: the store did not answer, or it could not be made.
-    :raises SchemaMismatchError: the stream's columns do not fit, or a merge key is no column.
+    :raises SchemaMismatchError: the stream's columns do not fit or cannot be written, or a merge
+        key is no column or cannot be compared.
     :raises SpecError: ``deleteWhen`` is no boolean condition over the stream.
     """
-    columns = to_arrow_schema(df.schema, timezone="UTC")
     extra = _read_by_condition(df, options)
-    port = _open_or_create(columns, options)
-    schema = port.dataset.schema
-    check_schema(columns, schema, uri=options.uri, droppable=extra)
-    if unknown := [name for name in options.merge_keys if name not in schema.names]:
-        raise SchemaMismatchError(
-            f"mergeKeys {unknown} are no columns of {options.uri}; it has {schema.names}"
-        )
-    if nested := [n for n in options.merge_keys if pa.types.is_nested(schema.field(n).type)]:
-        raise SchemaMismatchError(
-            f"mergeKeys {nested} are lists, structs or maps, which cannot be compared; use columns "
-            "of a plain type"
-        )
+    port = _existing(options)
+    if port:
+        schema = port.dataset.schema
+        kept = [name for name in df.columns if name in schema.names or name not in extra]
+        columns = arrow_schema(df, kept)
+        check_schema(columns, schema, uri=options.uri)
+    else:
+        columns = arrow_schema(df, df.columns)
+        schema = dataset_schema(columns, options.vector_sizes)
+    _check_keys(df, schema, options)
+    if port:
+        if options.merge_keys:
+            _rehearse(_names_and_keys(schema, options.merge_keys), options)
+        return port
+    _rehearse(schema, options)
+    port = _create(schema, options)
+    # Another driver may have been faster, with columns of its own.
+    check_schema(columns, port.dataset.schema, uri=options.uri)
     return port
 
 
@@ -61,25 +72,83 @@ def _open(options: SinkOptions) -> LanceDatasetPort:
     return open_dataset(options.uri, options.storage_options, cache_bytes=options.cache_bytes)
 
 
-def _open_or_create(columns: pa.Schema, options: SinkOptions) -> LanceDatasetPort:
+def _existing(options: SinkOptions) -> LanceDatasetPort | None:
     try:
         return _open(options)
     except DatasetNotFoundError:
         if not options.create_if_missing:
             raise
+    return None
+
+
+def _check_keys(df: DataFrame, schema: pa.Schema, options: SinkOptions) -> None:
+    keys = options.merge_keys
+    if unknown := [name for name in keys if name not in schema.names]:
+        raise SchemaMismatchError(
+            f"mergeKeys {unknown} are no columns of {options.uri}; it has {schema.names}"
+        )
+    kinds = {name: schema.field(name).type for name in keys}
+    if nested := [n for n, kind in kinds.items() if pt.is_nested(kind) or pt.is_null(kind)]:
+        raise SchemaMismatchError(
+            f"mergeKeys {nested} are lists, structs, maps or without a type, which cannot be "
+            "compared; use columns of a plain type"
+        )
+    refuse_collated_keys(df, keys)
+    taken = [name for name in schema.names if folded(df, name) == DELETE_FLAG]
+    if options.delete_when and taken:
+        raise SchemaMismatchError(
+            f"column {taken[0]!r} has the name under which deleteWhen is evaluated: rename it in "
+            "sql, with AS, or leave deleteWhen out"
+        )
+
+
+def _names_and_keys(schema: pa.Schema, keys: Collection[str]) -> pa.Schema:
+    """Return what decides whether Lance can merge: all names, and the types of the keys only."""
+    return pa.schema([f if f.name in keys else pa.field(f.name, pa.int64()) for f in schema])
+
+
+def _rehearse(schema: pa.Schema, options: SinkOptions) -> None:
+    """Make a dataset in memory, append to it, read and merge it: what Lance refuses, it says here.
+
+    Takes 3 ms on pylance 14.0.2 and touches no store.
+    """
+    import lance
+    from lance.fragment import write_fragments
+
+    try:
+        made = lance.write_dataset(schema.empty_table(), "memory://rehearsal", mode="create")
+        append = lance.LanceOperation.Append(list(write_fragments(schema.empty_table(), made)))
+        made = lance.LanceDataset.commit(made, append, read_version=made.version)
+        rows = made.to_table()
+        if options.merge_keys:
+            keys = rows.select(list(options.merge_keys))
+            merge = made.merge_insert(list(options.merge_keys)).when_matched_delete()
+            merge.execute_uncommitted(keys)
+    except (ValueError, OSError, NotImplementedError) as error:
+        raise SchemaMismatchError(
+            f"Lance takes no dataset with these columns, mergeKeys={list(options.merge_keys)}: "
+            f"{str(error).splitlines()[0]}. Rename or cast them in sql"
+        ) from error
+    if not rows.schema.equals(schema):
+        raise SchemaMismatchError(
+            f"Lance would store other columns than the stream has; asked for {schema}, made "
+            f"{rows.schema}"
+        )
+
+
+def _create(schema: pa.Schema, options: SinkOptions) -> LanceDatasetPort:
     import lance
 
-    made = dataset_schema(columns, options.vector_sizes)
     try:
         with named_panics(options.uri):
             lance.write_dataset(
-                made.empty_table(),
+                schema.empty_table(),
                 options.uri,
                 mode="create",
                 storage_options=dict(options.storage_options) or None,
                 session=lance_session(options.cache_bytes),
             )
-        log.info("Created the dataset. uri=%s columns=%d", options.uri, len(made))
+        log.info("Created the dataset. uri=%s columns=%d", options.uri, len(schema))
     except OSError as error:
         # Another driver was faster, or the answer was lost: what is there is checked.
         return _created_after_all(options, error)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_lance.exceptions import RowsRefusedError
-from airflow_provider_lance.spark.schema import conform
+from airflow_provider_lance.spark.casts import conform, one_form_of_floats
 from airflow_provider_lance.streaming.dataset import (
     LOOK_CACHE_BYTES,
     is_panic,
@@ -54,6 +54,7 @@ class WriteTask:
     target_rows_per_fragment: int
     merge_keys: tuple[str, ...] = ()
     flagged: bool = False
+    replace_invalid_text: bool = False
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -133,16 +134,18 @@ class WriteTask:
             doomed = pc.fill_null(table.column(DELETE_FLAG), False)
             deletes = pc.sum(doomed).as_py() or 0
             keep = table.filter(pc.invert(doomed)) if deletes else table
-        added = conform(keep.select(self.schema.names), self.schema)
-        if not self.merge_keys:
+        names, merge_keys = self.schema.names, list(self.merge_keys)
+        # Replaced, two keys could become one, and one row another.
+        replaceable = set(names) - set(merge_keys) if self.replace_invalid_text else ()
+        added = conform(keep.select(names), self.schema, replaceable=replaceable)
+        if not merge_keys:
             return added, None, 0
-        key_schema = pa.schema([self.schema.field(name) for name in self.merge_keys])
-        keys = (
-            conform(table.select(list(self.merge_keys)), key_schema)
-            if deletes
-            else (added.select(list(self.merge_keys)))
-        )
-        return added, keys, deletes
+        added = one_form_of_floats(added, merge_keys)
+        if not deletes:
+            return added, added.select(merge_keys), 0
+        key_schema = pa.schema([self.schema.field(name) for name in merge_keys])
+        keys = conform(table.select(merge_keys), key_schema)
+        return added, one_form_of_floats(keys, merge_keys), deletes
 
 
 class _Counted:

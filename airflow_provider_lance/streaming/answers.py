@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.decoding import shown, whole_text
 from airflow_provider_lance.streaming.epoch import NO_EPOCH
 
 __all__ = ["OnHistoryGap", "OnRestore"]
@@ -29,10 +30,13 @@ class OnHistoryGap:
         """
         if text == "fail":
             return cls()
-        if found := re.fullmatch(r"(committed|missing):(\d+)", str(text)):
-            return cls(int(found[2]), found[1] == "committed")
+        if isinstance(text, str):
+            answer, _, epoch = text.partition(":")
+            if answer in ("committed", "missing"):
+                with suppress(ValueError):
+                    return cls(whole_text(epoch), answer == "committed")
         raise SpecError(
-            f"onHistoryGap={text!r}: use 'fail', 'committed:<epoch>' or 'missing:<epoch>'"
+            f"onHistoryGap={shown(text)}: use 'fail', 'committed:<epoch>' or 'missing:<epoch>'"
         )
 
     def names(self, epoch_id: int) -> bool:
@@ -58,11 +62,12 @@ class OnRestore:
         """
         if text == "fail":
             return cls()
-        found = re.fullmatch(r"accept:([0-9]{1,18})-([0-9]{1,18})", str(text))
-        if found and int(found[1]) <= int(found[2]):
-            return cls(int(found[1]), int(found[2]))
+        if isinstance(text, str) and text.startswith("accept:"):
+            first, _, last = text.removeprefix("accept:").partition("-")
+            with suppress(ValueError):
+                return cls(whole_text(first), whole_text(last, least=whole_text(first)))
         raise SpecError(
-            f"onRestore={str(text)[:100]!r}: use 'fail' or 'accept:<first>-<last>', with the "
+            f"onRestore={shown(text)}: use 'fail' or 'accept:<first>-<last>', with the "
             "epochs whose rows you know to be gone"
         )
 

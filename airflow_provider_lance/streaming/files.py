@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
 
 from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
+from airflow_provider_lance.streaming.forms import is_absolute
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -104,6 +104,15 @@ class ArrowFiles:
         except OSError as error:
             raise self._unavailable(path, error) from error
 
+    def move(self, path: str, to: str) -> None:
+        """Give a file another name; it must be there. An object store copies, then deletes."""
+        target = self._path(to)
+        try:
+            self._fs.create_dir(target.rsplit("/", 1)[0], recursive=True)
+            self._fs.move(self._path(path), target)
+        except OSError as error:
+            raise self._unavailable(path, error) from error
+
     def _unavailable(self, path: str, error: OSError) -> StorageUnavailableError:
         return StorageUnavailableError(f"cannot reach {self._path(path)}: {error}")
 
@@ -118,14 +127,17 @@ def open_files(location: str, storage_options: Mapping[str, str] | None = None) 
     """
     from pyarrow import fs
 
-    scheme = urlsplit(location).scheme
-    if scheme in ("s3", "s3a", "s3n"):
-        bucket_and_path = location.split("://", 1)[1]
+    absolute = is_absolute(location)
+    scheme = "" if location.startswith("/") else location.partition(":")[0].lower()
+    if absolute and scheme in ("s3", "s3a", "s3n"):
+        bucket_and_path = location.partition(":")[2].lstrip("/")
         return ArrowFiles(fs.S3FileSystem(**_s3_arguments(storage_options or {})), bucket_and_path)
     try:
+        if not absolute:
+            raise ValueError("it is no absolute path and no URI of a place")
         # Spark writes `file:/x`, which pyarrow knows only as `file:///x`.
         if scheme == "file":
-            location = "/" + location.removeprefix("file:").lstrip("/")
+            location = "/" + location.partition(":")[2].lstrip("/")
         return ArrowFiles(*fs.FileSystem.from_uri(location))
     except (OSError, ValueError) as error:
         raise SpecError(

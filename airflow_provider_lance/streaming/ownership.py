@@ -15,7 +15,13 @@ from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
     TerminalError,
 )
-from airflow_provider_lance.streaming.epoch import Owner, OwnerState, utc_now
+from airflow_provider_lance.streaming.epoch import (
+    NO_EPOCH,
+    Owner,
+    OwnerState,
+    Watermark,
+    utc_now,
+)
 from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import (
     Barrier,
@@ -23,6 +29,12 @@ from airflow_provider_lance.streaming.port import (
     Configure,
     Overwrite,
     Upsert,
+)
+from airflow_provider_lance.streaming.properties import (
+    encode_owner,
+    encode_stop,
+    fold_updates,
+    key,
 )
 from airflow_provider_lance.streaming.steps import Step
 from airflow_provider_lance.streaming.view import DriverView
@@ -101,7 +113,7 @@ class Ownership:
                 driver=view.driver,
                 time=now,
             )
-            updates = view.fold_updates(anew=fresh) | view.owner_updates(mine)
+            updates = self._fold_updates(anew=fresh) | self._owner_updates(mine)
             try:
                 self.send(Configure(updates))
             except UNSURE as error:
@@ -131,7 +143,7 @@ class Ownership:
             return  # the handle may be the newer owner's, and its epochs are not in this watermark
         view.chain.refuse_dropped()
         try:
-            self.send(Configure(view.fold_updates()))
+            self.send(Configure(self._fold_updates()))
             view.chain.note_fold()
         except CommitStateUnknownError as error:
             log.warning("Fold not confirmed; the next will repeat it. error=%s", error)
@@ -164,12 +176,12 @@ class Ownership:
                 return False
             self._on_step(Step.RELEASE_CHECKED)
             try:
-                self.send(Configure(view.fold_updates() | view.owner_updates(released)))
+                self.send(Configure(self._fold_updates() | self._owner_updates(released)))
             except (*UNSURE, TerminalError):
                 if view.chain.broken:
                     # It landed on an older version that was restored meanwhile. Only while the
                     # owner is active does everybody read the history that shows it.
-                    self.send(Configure(view.owner_updates(view.owner)), prove=False)
+                    self.send(Configure(self._owner_updates(view.owner)), prove=False)
                     raise
                 view.reopen()
             else:
@@ -180,6 +192,30 @@ class Ownership:
         view.owner = None
         self._on_step(Step.RELEASE_DONE)
         return True
+
+    def _fold_updates(self, *, anew: bool = False) -> dict[str, str | None]:
+        """Return the config updates that fold history up to the handle; ``anew`` from nothing."""
+        view = self._view
+        mark = Watermark(NO_EPOCH, view.port.version, None) if anew else view.watermark
+        done = None if anew else view.done
+        return fold_updates(view.query_id, mark.epoch, view.port.version, mark.committed_at, done)
+
+    def _owner_updates(self, owner: Owner) -> dict[str, str | None]:
+        """Return the config updates of a claim or a release.
+
+        A release takes the stop request along. A claim takes one that names its token and is not
+        meant for this driver: it was for another that waited, and never came to a claim.
+        """
+        view = self._view
+        updates: dict[str, str | None] = {key("owner", view.query_id): encode_owner(owner)}
+        asked = view.state.stop_token
+        if asked is None:
+            return updates
+        if owner.state is OwnerState.RELEASED:
+            over = asked <= owner.token
+        else:
+            over = asked == owner.token and view.stop_requested(poll=False) is None
+        return updates | encode_stop(view.query_id, None) if over else updates
 
     def send(
         self, change: Change, stamp: Mapping[str, str] | None = None, *, prove: bool = True

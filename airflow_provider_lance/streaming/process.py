@@ -11,8 +11,11 @@ import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from airflow_provider_lance.streaming.decoding import read_fields, whole
 
 __all__ = ["ProcessIdentity"]
 
@@ -93,9 +96,10 @@ class ProcessIdentity:
     def from_json(cls, document: Mapping[str, Any]) -> ProcessIdentity:
         """Read what :meth:`to_json` made; further names are passed over.
 
-        :raises KeyError: a name is missing.
+        :raises ValueError: it is something else.
         """
-        return cls(str(document["host"]), int(document["pid"]), str(document["start"]))
+        # A larger pid than a C int cannot be asked about.
+        return cls(**read_fields(cls, document, {"pid": partial(whole, most=2**31 - 1)}))
 
     @property
     def _boot(self) -> str:

@@ -1,7 +1,9 @@
 """The words on disk: manifest config keys and transaction properties, encoded and decoded.
 
 Nothing else in the package spells these strings. Whoever changes their meaning raises
-:data:`PROTOCOL_VERSION`; a reader refuses a newer one by name.
+:data:`PROTOCOL_VERSION`; a reader refuses a newer one by name. Other tools write into the same
+config, so every value is read strictly: type, range, and its relation to the dataset's version.
+Keys and fields that this version does not know are passed over: a later one may have added them.
 """
 
 from __future__ import annotations
@@ -10,16 +12,36 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 from airflow_provider_lance.exceptions import ProtocolVersionError, SpecError
+from airflow_provider_lance.streaming.decoding import (
+    LARGEST,
+    Origin,
+    Reader,
+    json_object,
+    moment,
+    one_of,
+    plain_text,
+    put_back,
+    remove,
+    whole,
+    whole_text,
+)
+from airflow_provider_lance.streaming.end_offsets import (
+    encode_done,
+    encode_ends,
+    read_done,
+    read_ends,
+)
 from airflow_provider_lance.streaming.epoch import (
     NO_EPOCH,
     DoneEpoch,
     Driver,
-    EndOffsets,
     Epoch,
     EpochStamp,
+    OutputMode,
     Owner,
     OwnerState,
     QueryState,
@@ -105,6 +127,10 @@ def auto_cleanup(config: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in config.items() if name.startswith("lance.auto_cleanup.")}
 
 
+_pid = partial(whole, most=2**31 - 1)
+"""A pid is a C int wherever Spark runs; a larger one cannot be asked about."""
+
+
 def encode_owner(owner: Owner) -> str:
     """Return an owner as the JSON kept under ``owner.<queryId>``."""
     fields = asdict(owner.driver)
@@ -121,24 +147,25 @@ def encode_owner(owner: Owner) -> str:
 
 @lru_cache(maxsize=64)  # it is the same after each of an owner's commits
 def _decode_owner(text: str, config_key: str) -> Owner:
-    try:
-        record = json.loads(text)
-        _refuse_newer(int(record["protocol"]), config_key)
-        driver = {name: record[word] for word, name in _DRIVER_WORDS.items()}
-        for word, name in _LATER_DRIVER_WORDS.items():
-            driver[name] = str(record.get(word, ""))
-        return Owner(
-            token=int(record["token"]),
-            state=OwnerState(record["state"]),
-            generation=int(record["generation"]),
-            driver=Driver(**driver),
-            time=str(record["time"]),
-        )
-    except (ValueError, KeyError, TypeError) as error:
-        raise ProtocolVersionError(
-            f"config key {config_key!r} holds {text!r}, which is no owner record of protocol "
-            f"{PROTOCOL_VERSION} ({type(error).__name__}: {error}); was it written by another tool?"
-        ) from error
+    origin = _in_config(config_key, put_back(config_key))
+    record = origin.read(text, json_object)
+    _refuse_newer(origin.field(record, "protocol", partial(whole, least=1)), origin.where)
+    driver = {
+        name: origin.field(record, word, _pid if word == "pid" else plain_text)
+        for word, name in (_DRIVER_WORDS | _LATER_DRIVER_WORDS).items()
+        if word in record or word not in _LATER_DRIVER_WORDS
+    }
+    return Owner(
+        token=origin.field(record, "token", partial(whole, least=1)),
+        state=origin.field(record, "state", partial(one_of, OwnerState)),
+        generation=origin.field(record, "generation", whole),
+        driver=Driver(**driver),
+        time=origin.field(record, "time", moment),
+    )
+
+
+def _in_config(config_key: str, mend: str) -> Origin:
+    return Origin(f"config key {config_key!r}", PROTOCOL_VERSION, mend)
 
 
 def encode_stop(query_id: str, note: StopNote | None) -> dict[str, str | None]:
@@ -155,19 +182,19 @@ def encode_stop(query_id: str, note: StopNote | None) -> dict[str, str | None]:
 def _decode_stop_note(text: str | None, token: int | None) -> StopNote | None:
     """Read the note of the stop request that stands.
 
-    One that cannot be read, or is of another request, is none: whoever sets ``stop`` by hand need
-    not know of it.
+    One of which any part cannot be read, or that is of another request, is none: ``stop`` alone is
+    a whole request, and whoever sets it by hand need not know of the note.
     """
     if text is None or token is None:
         return None
     try:
-        record = json.loads(text)
+        record = json_object(text)
+        if whole(record.get("token"), least=1) != token:
+            return None
+        words = ("launchId", "by", "time")
+        return StopNote(token, *(plain_text(record.get(word, "")) for word in words))
     except ValueError:
         return None
-    if not isinstance(record, dict) or record.get("token") != token:
-        return None
-    launch_id, by, time = (str(record.get(word) or "") for word in ("launchId", "by", "time"))
-    return StopNote(token, launch_id, by, time)
 
 
 def _refuse_newer(protocol: int, where: str) -> None:
@@ -181,35 +208,45 @@ def _refuse_newer(protocol: int, where: str) -> None:
 def decode_query(config: Mapping[str, str], query_id: str, version: int) -> QueryState:
     """Read one query's state from the config of one dataset version.
 
-    :raises ProtocolVersionError: the owner record is newer than this package, or not ours.
+    :raises ProtocolVersionError: a value is newer than this package, or no version of it writes
+        such a value; the message names the key and what to type.
     """
-    owner_key = key(_OWNER, query_id)
-    watermark = _integer(config, key(_LAST_EPOCH, query_id))
+    owner_key, epoch_key = key(_OWNER, query_id), key(_LAST_EPOCH, query_id)
+    folded_key, time_key = key(_LAST_EPOCH_VERSION, query_id), key(_LAST_EPOCH_TIME, query_id)
+    stop_key = key(_STOP, query_id)
+
+    def value(name: str, parse: Reader, mend: str) -> Any:
+        return _in_config(name, mend).read(config[name], parse) if name in config else None
+
+    # The owner first: if that is a newer package's, so is whatever else looks wrong.
     owner = _decode_owner(config[owner_key], owner_key) if owner_key in config else None
-    stop_token = _integer(config, key(_STOP, query_id))
+    watermark = value(epoch_key, whole_text, put_back(epoch_key))
+    # History above the dataset's own version would count as read, and an epoch there as missing.
+    whole_history = remove(folded_key, "all versions that are left are then read for epochs")
+    folded = value(folded_key, partial(_version_text, newest=version), whole_history)
+    no_time = remove(time_key, "the next fold writes it again")
+    done_key = key(_LAST_DONE, query_id)
+    no_done = remove(done_key, "the next fold writes it again")
+    no_stop = remove(stop_key, "no driver is then asked to stop")
+    stop_token = value(stop_key, partial(whole_text, least=1), no_stop)
     return QueryState(
         query_id=query_id,
         version=version,
         owner=owner,
         watermark=NO_EPOCH if watermark is None else watermark,
-        folded_version=_integer(config, key(_LAST_EPOCH_VERSION, query_id)) or 0,
-        committed_at=config.get(key(_LAST_EPOCH_TIME, query_id)),
-        done=_decode_done(config.get(key(_LAST_DONE, query_id)), key(_LAST_DONE, query_id)),
+        folded_version=folded or 0,
+        committed_at=value(time_key, moment, no_time),
+        done=value(done_key, read_done, no_done),
         stop_token=stop_token,
         stop_note=_decode_stop_note(config.get(key(_STOP_NOTE, query_id)), stop_token),
     )
 
 
-def _integer(config: Mapping[str, str], name: str) -> int | None:
-    if name not in config:
-        return None
+def _version_text(value: object, newest: int) -> int:
     try:
-        return int(config[name])
+        return whole_text(value, most=newest)
     except ValueError as error:
-        raise ProtocolVersionError(
-            f"config key {name!r} holds {config[name]!r} where protocol {PROTOCOL_VERSION} "
-            "has an integer; was it written by another tool?"
-        ) from error
+        raise ValueError(f"{error}, the version of the dataset that says so") from None
 
 
 def fold_updates(
@@ -221,59 +258,14 @@ def fold_updates(
 ) -> dict[str, str | None]:
     """Return the config updates that fold history up to ``version`` into the watermark.
 
-    :param done: the newest epoch that is done, if it is not the one of the watermark or its end
-        offsets are known.
+    :param done: the newest epoch that is done, with rows or without, and where it ends.
     """
     return {
-        key(_LAST_DONE, query_id): _encode_done(done) if done else None,
+        key(_LAST_DONE, query_id): encode_done(done) if done else None,
         key(_LAST_EPOCH, query_id): str(epoch_id) if epoch_id > NO_EPOCH else None,
         key(_LAST_EPOCH_VERSION, query_id): str(version),
         key(_LAST_EPOCH_TIME, query_id): committed_at,
     }
-
-
-def _encode_done(done: DoneEpoch) -> str:
-    record = {"epoch": done.epoch_id, **_encode_ends(done.ends)}
-    return json.dumps(record, separators=(",", ":"))
-
-
-@lru_cache(maxsize=64)
-def _decode_done(text: str | None, config_key: str) -> DoneEpoch | None:
-    if text is None:
-        return None
-    try:
-        record = json.loads(text)
-        epoch_id = record["epoch"]
-        if type(epoch_id) is not int or epoch_id < 0:
-            raise ValueError(f"epoch {epoch_id!r}")
-        return DoneEpoch(epoch_id, _decode_ends(record))
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ProtocolVersionError(
-            f"config key {config_key!r} holds {text[:200]!r}, which protocol {PROTOCOL_VERSION} "
-            f"cannot read ({type(error).__name__}); was it written by another tool?"
-        ) from error
-
-
-def _encode_ends(ends: EndOffsets | None) -> dict[str, object]:
-    if ends is None:
-        return {}
-    found: dict[str, object] = {"endOffsetsDigest": ends.digest}
-    return found | ({} if ends.lines is None else {"endOffsets": list(ends.lines)})
-
-
-def _decode_ends(record: Mapping[str, object]) -> EndOffsets | None:
-    digest, lines = record.get("endOffsetsDigest"), record.get("endOffsets")
-    if digest is None:
-        return None
-    if not isinstance(digest, str):
-        raise TypeError("endOffsetsDigest")
-    if lines is None:
-        return EndOffsets(digest)
-    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-        raise TypeError("endOffsets")
-    if EndOffsets.of(lines).digest != digest:
-        raise ValueError("endOffsets are not those of their digest")
-    return EndOffsets(digest, tuple(lines))
 
 
 def encode_stamp(
@@ -294,49 +286,63 @@ def encode_stamp(
         "streaming.bytes": str(epoch.bytes),
         "streaming.startedAt": epoch.started_at,
         "streaming.durationMs": str(duration_ms),
-        **{
-            f"streaming.{name}": value if isinstance(value, str) else json.dumps(value)
-            for name, value in _encode_ends(epoch.ends).items()
-        },
+        **encode_ends(epoch.ends),
     }
 
 
-def _stamped_ends(properties: Mapping[str, str]) -> EndOffsets | None:
-    lines = properties.get("streaming.endOffsets")
-    record = {"endOffsetsDigest": properties.get("streaming.endOffsetsDigest")}
-    return _decode_ends(record | ({} if lines is None else {"endOffsets": json.loads(lines)}))
+_WHOLE_STAMP = {
+    "epochId": ("epoch_id", 0),
+    "generation": ("generation", 0),
+    "token": ("token", 1),
+    "rows": ("rows", 0),
+    "deletes": ("deletes", 0),
+    "fragments": ("fragments", 0),
+    "bytes": ("bytes", 0),
+    "durationMs": ("duration_ms", -LARGEST - 1),
+}
+"""Whole numbers of a stamp, with the least that each may be. A duration is negative where a wall
+clock was set back during the epoch."""
 
 
 def decode_stamp(properties: Mapping[str, str], query_id: str, version: int) -> EpochStamp | None:
     """Read the stamp of a version's commit; ``None`` when it carries no epoch of this query.
 
-    :raises ProtocolVersionError: the stamp is newer than this package, or not ours.
+    :raises ProtocolVersionError: the stamp is newer than this package, or no version of it writes
+        such a stamp; the message names the property.
     """
     if properties.get("streaming.queryId") != query_id:
         return None
+    origin = Origin(
+        f"the transaction of version {version}, of query {query_id!r},",
+        PROTOCOL_VERSION,
+        "Give this query a queryId of its own",
+    )
+
+    def field(word: str, parse: Reader) -> Any:
+        return origin.field(properties, f"streaming.{word}", parse)
+
+    protocol = field("protocol", partial(whole_text, least=1))
+    _refuse_newer(protocol, f"the epoch in version {version}")
+    stamp = EpochStamp(
+        query_id=query_id,
+        run_id=field("runId", plain_text),
+        protocol=protocol,
+        mode=field("mode", partial(one_of, OutputMode)).value,
+        started_at=field("startedAt", moment),
+        version=version,
+        ends=origin.read(properties, read_ends),
+        **{
+            name: field(word, partial(whole_text, least=least))
+            for word, (name, least) in _WHOLE_STAMP.items()
+        },
+    )
+    field("durationMs", lambda _: _committed(stamp))
+    return stamp
+
+
+def _committed(stamp: EpochStamp) -> str:
+    """Return when the commit was sent, or refuse a sum of start and duration that is no time."""
     try:
-        protocol = int(properties["streaming.protocol"])
-        _refuse_newer(protocol, f"the epoch in version {version}")
-        return EpochStamp(
-            query_id=query_id,
-            epoch_id=int(properties["streaming.epochId"]),
-            generation=int(properties["streaming.generation"]),
-            token=int(properties["streaming.token"]),
-            run_id=properties["streaming.runId"],
-            protocol=protocol,
-            mode=properties["streaming.mode"],
-            rows=int(properties["streaming.rows"]),
-            deletes=int(properties["streaming.deletes"]),
-            fragments=int(properties["streaming.fragments"]),
-            bytes=int(properties["streaming.bytes"]),
-            started_at=properties["streaming.startedAt"],
-            duration_ms=int(properties["streaming.durationMs"]),
-            version=version,
-            ends=_stamped_ends(properties),
-        )
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ProtocolVersionError(
-            f"version {version} carries properties of query {query_id!r} that protocol "
-            f"{PROTOCOL_VERSION} cannot read ({type(error).__name__}: {error}); was it written "
-            "by another tool? Give this query a queryId of its own"
-        ) from error
+        return moment(stamp.committed_at)
+    except (OverflowError, ValueError):
+        raise ValueError("milliseconds that end within the calendar") from None

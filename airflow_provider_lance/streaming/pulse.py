@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -34,11 +35,11 @@ class Pulse:
     def parse(cls, document: Mapping[str, Any]) -> Self:
         """Read a heartbeat; a part of another form than expected counts as missing."""
         driver, sink = _part(document, "driver"), _part(document, "sink")
-        time = str(document.get("time") or "")
+        time = _text(document.get("time")) or ""
         busy_since = document.get("busySince")
         return cls(
             time=time,
-            state=str(document.get("state") or ""),
+            state=_text(document.get("state")) or "",
             token=_whole(driver.get("token")),
             epoch=_whole(sink.get("epoch")),
             version=_whole(sink.get("version")),
@@ -109,7 +110,6 @@ def _text(value: object) -> str | None:
 
 def _is_number(value: object) -> bool:
     try:
-        float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+        return math.isfinite(float(value))  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
         return False
-    return True

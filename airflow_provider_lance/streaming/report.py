@@ -7,13 +7,17 @@ query never write over each other and both can be seen.
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from airflow_provider_lance.streaming.decoding import one_of, read_fields
 from airflow_provider_lance.streaming.epoch import utc_now
 from airflow_provider_lance.streaming.files import Files
 
@@ -22,6 +26,7 @@ __all__ = [
     "Summary",
     "forget_old_launches",
     "is_launch_id",
+    "launched_at",
     "new_launch_id",
     "read_heartbeat",
     "read_summary",
@@ -30,7 +35,9 @@ __all__ = [
     "write_summary",
 ]
 
-_LAUNCH = re.compile(r"\d{8}T\d{9}Z-[0-9a-f]{8}")
+log = logging.getLogger(__name__)
+
+_LAUNCH = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
 
 
 class EndReason(StrEnum):
@@ -82,16 +89,28 @@ class Summary:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Summary:
-        """Read what :meth:`to_json` made; names of a newer package are passed over."""
-        known = {_camel(name): name for name in cls.__dataclass_fields__}
-        values = {known[name]: value for name, value in document.items() if name in known}
-        return cls(**(values | {"reason": EndReason(values["reason"])}))
+        """Read what :meth:`to_json` made; names of a newer package are passed over.
+
+        :raises ValueError: a part is missing, or has another form.
+        """
+        return cls(**read_fields(cls, document, {"reason": partial(one_of, EndReason)}, _camel))
 
 
 def new_launch_id() -> str:
     """Return a name for one launch; names sort by time, down to the millisecond."""
     moment = re.sub(r"\D", "", utc_now().removesuffix("+00:00"))
     return f"{moment[:8]}T{moment[8:]}Z-{uuid4().hex[:8]}"
+
+
+def launched_at(launch_id: str) -> datetime | None:
+    """Return when a launch was made, by its name; ``None`` for a name of another form."""
+    if not is_launch_id(launch_id):
+        return None
+    try:
+        moment = datetime.strptime(launch_id.partition("Z")[0], "%Y%m%dT%H%M%S%f")
+    except ValueError:  # digits that are no time
+        return None
+    return moment.replace(tzinfo=UTC)
 
 
 def is_launch_id(name: str) -> bool:
@@ -134,16 +153,20 @@ def read_heartbeat(files: Files, launch_id: str) -> dict[str, Any] | None:
 
 
 def read_summary(files: Files, launch_id: str) -> Summary | None:
-    """Return a launch's summary, ``None`` while there is none."""
+    """Return a launch's summary, ``None`` while there is none that can be read."""
     document = _read(files, f"{launch_id}/summary.json")
-    return Summary.from_json(document) if document else None
+    try:
+        return Summary.from_json(document) if document else None
+    except ValueError as error:
+        log.warning("A summary cannot be read. launch_id=%s error=%s", launch_id, error)
+        return None
 
 
 def _read(files: Files, path: str) -> dict[str, Any] | None:
     content = files.read(path)
     try:
         document = json.loads(content) if content else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.streaming.epoch import NO_EPOCH
+from airflow_provider_lance.streaming.forms import travelled
 
 __all__ = ["RestartPolicy", "Restarts"]
 
@@ -82,5 +83,8 @@ class Restarts:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` made."""
-        return cls(**given)
+        """Read what :meth:`to_json` made.
+
+        :raises SpecError: it is something else.
+        """
+        return cls(**travelled(cls, given, "restarts"))

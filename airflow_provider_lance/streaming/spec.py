@@ -16,19 +16,25 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.streaming import forms
 from airflow_provider_lance.streaming.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.streaming.dataset import CACHE_BYTES
+from airflow_provider_lance.streaming.decoding import json_value
 from airflow_provider_lance.streaming.epoch import OutputMode
 from airflow_provider_lance.streaming.forms import option, parsed
 from airflow_provider_lance.streaming.properties import require_query_id
+from airflow_provider_lance.streaming.report import report_location
 
 __all__ = ["AVAILABLE_NOW", "JobSpec", "SinkOptions", "Source"]
 
 AVAILABLE_NOW = "availableNow"
 _MOST_BYTES = 2**40
-_INTERVAL = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?")
+_INTERVAL = re.compile(r"([0-9]{1,18}) (millisecond|second|minute|hour|day)s?")
+_UNIT_SECONDS = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86_400}
 
 
 def _trigger(value: Any) -> str:
-    if value == AVAILABLE_NOW or (isinstance(value, str) and _INTERVAL.fullmatch(value)):
+    if value == AVAILABLE_NOW:
+        return AVAILABLE_NOW
+    found = _INTERVAL.fullmatch(value) if isinstance(value, str) else None
+    if found and int(found[1]) * _UNIT_SECONDS[found[2]] <= forms.MOST_SECONDS:
         return str(value)
     raise ValueError("'availableNow' or an interval such as '10 seconds'")
 
@@ -57,6 +63,7 @@ class SinkOptions:
       file footers, the rest indices.
     - ``createIfMissing``, ``vectorSizes``: make the dataset with the stream's columns, and list
       columns as vectors of a fixed size.
+    - ``invalidText``: ``refuse`` text that is not UTF-8, or ``replace`` its wrong bytes by U+FFFD.
     - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
     - ``onHistoryGap``: ``fail``, ``committed:<epoch>`` or ``missing:<epoch>``.
     - ``onRestore``: ``fail`` or ``accept:<first>-<last>``, the epochs that a restored version took
@@ -78,6 +85,7 @@ class SinkOptions:
     cache_bytes: int = option(_bytes, CACHE_BYTES, name="cacheBytes")
     create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
     vector_sizes: Mapping[str, int] = option(forms.vector_sizes, dict, name="vectorSizes")
+    replace_invalid_text: bool = option(forms.invalid_text, False, name="invalidText")
     new_generation: bool = option(forms.new_generation, False, name="onCheckpointChange")
     on_restore: OnRestore = option(OnRestore.parse, OnRestore(), name="onRestore")
     on_history_gap: OnHistoryGap = option(OnHistoryGap.parse, OnHistoryGap(), name="onHistoryGap")
@@ -119,11 +127,18 @@ class SinkOptions:
             )
         if self.delete_when and not self.merge_keys:
             raise SpecError("deleteWhen needs mergeKeys: rows are deleted by their keys")
-        if f"{self.checkpoint_location}/".startswith(f"{self.uri}/"):
+        checkpoint = self.checkpoint_location
+        if forms.contains(self.uri, checkpoint):
             raise SpecError(
-                f"checkpointLocation {self.checkpoint_location!r} lies in the dataset "
-                f"{self.uri!r}: give Spark's files a folder of their own"
+                f"checkpointLocation {checkpoint!r} lies in the dataset {self.uri!r}: give Spark's "
+                "files a folder of their own"
             )
+        for folder in (checkpoint, report_location(checkpoint)):
+            if forms.contains(folder, self.uri):
+                raise SpecError(
+                    f"the dataset {self.uri!r} lies in {folder!r}, where Spark and the driver keep "
+                    "files of their own: give it another place than checkpointLocation"
+                )
 
     @property
     def commit_mode(self) -> OutputMode:
@@ -139,6 +154,7 @@ class SinkOptions:
             "mergeKeys": list(self.merge_keys),
             "vectorSizes": dict(self.vector_sizes),
             "storageOptions": dict(self.storage_options),
+            "invalidText": "replace" if self.replace_invalid_text else "refuse",
             "onCheckpointChange": "newGeneration" if self.new_generation else "fail",
             "onRestore": str(self.on_restore),
             "onHistoryGap": "fail" if gap.epoch_id is None else f"{answer}:{gap.epoch_id}",
@@ -189,7 +205,7 @@ class JobSpec:
     dataframe: str | None = option(forms.function, None, name="dataframe")
     arguments: Mapping[str, str] = option(forms.strings, dict, name="arguments", secret=True)
     trigger: str = option(_trigger, AVAILABLE_NOW, name="trigger")
-    stop_grace: int = option(forms.positive, 60, name="stopGrace")
+    stop_grace: int = option(forms.duration, 60, name="stopGrace")
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Self:
@@ -212,15 +228,15 @@ class JobSpec:
         return spec
 
     @classmethod
-    def loads(cls, text: str) -> Self:
+    def loads(cls, text: str | bytes) -> Self:
         """Read a specification from JSON text.
 
         :raises SpecError: not JSON, or as :meth:`parse`.
         """
         try:
-            given = json.loads(text)
+            given = json_value(text)
         except ValueError as error:
-            raise SpecError(f"job specification: not JSON ({error})") from None
+            raise SpecError(f"job specification: not {error}") from None
         return cls.parse(given)
 
     def dumps(self) -> str:

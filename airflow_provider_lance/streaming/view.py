@@ -27,7 +27,6 @@ from airflow_provider_lance.streaming.epoch import (
     Epoch,
     OutputMode,
     Owner,
-    OwnerState,
     QueryState,
     StopNote,
     Watermark,
@@ -45,10 +44,6 @@ from airflow_provider_lance.streaming.proof import (
 from airflow_provider_lance.streaming.properties import (
     auto_cleanup,
     decode_query,
-    encode_owner,
-    encode_stop,
-    fold_updates,
-    key,
 )
 from airflow_provider_lance.streaming.refusal import refuse
 from airflow_provider_lance.streaming.stopping import standing_request, stop_for
@@ -339,28 +334,6 @@ class DriverView:
             held_token=self.owner.token if self.owner else None,
             changed=self._changed,
         )
-
-    def fold_updates(self, *, anew: bool = False) -> dict[str, str | None]:
-        """Return the config updates that fold history up to the handle; ``anew`` from nothing."""
-        mark = Watermark(NO_EPOCH, self.port.version, None) if anew else self.watermark
-        done = None if anew else self.done
-        return fold_updates(self.query_id, mark.epoch, self.port.version, mark.committed_at, done)
-
-    def owner_updates(self, owner: Owner) -> dict[str, str | None]:
-        """Return the config updates of a claim or a release.
-
-        A release takes the stop request along. A claim takes one that names its token and is not
-        meant for this driver: it was for another that waited, and never came to a claim.
-        """
-        updates: dict[str, str | None] = {key("owner", self.query_id): encode_owner(owner)}
-        asked = self.state.stop_token
-        if asked is None:
-            return updates
-        if owner.state is OwnerState.RELEASED:
-            over = asked <= owner.token
-        else:
-            over = asked == owner.token and self._stop_for(self.state) is None
-        return updates | encode_stop(self.query_id, None) if over else updates
 
     def refuse(self, decision: Decision, state: QueryState | None = None) -> None:
         """Raise the error that a decision stands for; return if it is no refusal."""

@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Self
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.decoding import (
+    Reader,
+    finite,
+    moment,
+    read_fields,
+    shown,
+    whole,
+)
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, Watermark
+from airflow_provider_lance.streaming.forms import travelled
 
 __all__ = ["Advance", "AdvanceCondition", "EpochCondition", "Mark"]
 
@@ -62,13 +72,23 @@ class EpochCondition:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` made."""
-        since, seconds = given.get("since"), given.get("max_age")
-        return cls(
-            epoch=given.get("epoch"),
-            since=datetime.fromisoformat(since) if since else None,
-            max_age=timedelta(seconds=seconds) if seconds is not None else None,
-        )
+        """Read what :meth:`to_json` made.
+
+        :raises SpecError: it is something else.
+        """
+        readers: dict[str, Reader] = {
+            "epoch": whole,
+            "since": lambda value: datetime.fromisoformat(moment(value)),
+            "max_age": _span,
+        }
+        return cls(**travelled(cls, given, "a condition", readers))
+
+
+def _span(value: object) -> timedelta:
+    try:
+        return timedelta(seconds=finite(value))
+    except OverflowError:
+        raise ValueError("a number of seconds") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +110,19 @@ class Mark:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
+    def from_json(cls, given: object) -> Self:
         """Read what :meth:`to_json` made.
 
         :raises ValueError: it is something else.
         """
+        readers: dict[str, Reader] = dict.fromkeys(("version", "generation", "token"), whole)
+        readers["epoch"] = partial(whole, least=NO_EPOCH)
         try:
-            names = ("version", "epoch", "generation", "token")
-            return cls(**{name: int(given[name]) for name in names}, run_id=str(given["run_id"]))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{given!r} is no mark: {type(error).__name__} {error}") from error
+            if not isinstance(given, Mapping) or not readers.keys() | {"run_id"} <= given.keys():
+                raise ValueError("a part is missing")  # a mark of its defaults tells all anew
+            return cls(**read_fields(cls, given, readers))
+        except ValueError as error:
+            raise ValueError(f"{shown(given)} is no mark: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

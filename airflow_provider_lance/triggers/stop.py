@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_lance.exceptions import SpecError, TerminalError, TransientError
 from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.streaming.decoding import moment
 from airflow_provider_lance.streaming.epoch import Owner, OwnerState
+from airflow_provider_lance.streaming.forms import travelled
 from airflow_provider_lance.streaming.history import exact_watermark
 from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.properties import decode_query
@@ -70,6 +72,14 @@ class Stopping:
         """Return plain values, for a trigger's keyword arguments."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_json` made.
+
+        :raises SpecError: it is something else.
+        """
+        return cls(**travelled(cls, given, "a stop under way", {"deadline": moment}))
+
 
 def _has_said_its_last_word(owner: Owner, hook: LanceHook) -> bool:
     """Tell whether a driver on another host left its summary, if that can be read from here."""
@@ -110,7 +120,7 @@ class LanceStopTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        stopping = Stopping(**self.stopping)
+        stopping = Stopping.from_json(self.stopping)
         hook = LanceHook(stopping.lance_conn_id)
         while True:
             try:

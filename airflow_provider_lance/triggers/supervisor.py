@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_lance.exceptions import (
-    CheckpointMismatchError,
+    CheckpointCorruptError,
     DatasetNotFoundError,
     ProtocolVersionError,
     SpecError,
@@ -166,7 +166,7 @@ class Supervisor:
         location = self.launch.checkpoint_location
         try:
             return read_checkpoint(location, self._hook.files(location))
-        except (SpecError, CheckpointMismatchError):
+        except (SpecError, CheckpointCorruptError):
             return None
 
     def _ownership(self) -> tuple[Owner | None, StopNote | None]:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, Self
 
 from airflow_provider_lance.hooks.drivers import same_task
 from airflow_provider_lance.launch.order import HOST_SHUTDOWN
+from airflow_provider_lance.streaming.decoding import Reader, one_of, whole_text
+from airflow_provider_lance.streaming.forms import travelled
 from airflow_provider_lance.streaming.health import Health, StreamState
+from airflow_provider_lance.streaming.report import Summary
 from airflow_provider_lance.streaming.restarts import RestartPolicy, Restarts
 
 __all__ = ["Action", "Verdict", "judge", "nobodys_wish"]
@@ -57,13 +61,23 @@ class Verdict:
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` made."""
-        typed = {
-            "action": Action(given["action"]),
-            "state": StreamState(given["state"]),
-            "restarts": Restarts.from_json(given["restarts"]),
+        """Read what :meth:`to_json` made.
+
+        :raises SpecError: it is something else.
+        """
+        readers: dict[str, Reader] = {
+            "action": partial(one_of, Action),
+            "state": partial(one_of, StreamState),
+            "restarts": Restarts.from_json,
+            "ended": _summary,
         }
-        return cls(**{**given, **typed})
+        return cls(**travelled(cls, given, "a verdict", readers))
+
+
+def _summary(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let a summary pass that can be read, as it is."""
+    Summary.from_json(given)
+    return given
 
 
 def judge(
@@ -124,4 +138,7 @@ def _for_us_to_go_on(asked_by: str, me: str) -> bool:
 
 def _try(launched_by: str) -> int:
     number = launched_by.rpartition("#")[2]
-    return int(number) if number.isdigit() else 0
+    try:
+        return whole_text(number)
+    except ValueError:
+        return 0

@@ -14,6 +14,8 @@ from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.launch.folder import RunFolder
 from airflow_provider_lance.launch.process import LocalDriver
 from airflow_provider_lance.launch.tail import LogTail
+from airflow_provider_lance.streaming.decoding import moment
+from airflow_provider_lance.streaming.forms import travelled
 from airflow_provider_lance.streaming.health import Health, Limits, StreamState
 from airflow_provider_lance.streaming.restarts import RestartPolicy, Restarts
 from airflow_provider_lance.triggers.metrics import count_restart, gauge_progress
@@ -69,14 +71,19 @@ class WatchOrder:
 
     @classmethod
     def from_json(cls, given: dict[str, Any]) -> Self:
-        """Read what :meth:`to_json` made."""
-        typed = {
-            "launch": Launch.from_json(given["launch"]),
-            "limits": Limits(**given["limits"]),
-            "policy": RestartPolicy(**given["policy"]),
-            "restarts": Restarts.from_json(given["restarts"]),
+        """Read what :meth:`to_json` made.
+
+        :raises SpecError: it is something else.
+        """
+        what = "the order to a supervisor"
+        readers = {
+            "launch": Launch.from_json,
+            "limits": lambda part: Limits(**travelled(Limits, part, what)),
+            "policy": lambda part: RestartPolicy(**travelled(RestartPolicy, part, what)),
+            "restarts": Restarts.from_json,
+            "deadline": moment,
         }
-        return cls(**{**given, **typed})
+        return cls(**travelled(cls, given, what, readers))
 
 
 class Watch:

@@ -41,7 +41,7 @@ def main(folder: str, epochs: str, barrier: str, seed: str) -> int:
             committer.identify(Driver(f"run-{seed}", CHECKPOINT_ID, "/checkpoint", pid=os.getpid()))
             first = seen.in_flight if seen.in_flight is not None else seen.committed + 1
             for epoch_id in range(first, min(first + dice.randint(1, 6), int(epochs))):
-                Path(folder, "checkpoint/offsets", str(epoch_id)).touch()
+                Path(folder, "checkpoint/offsets", str(epoch_id)).write_text("v1\n{}\n-")
                 if committer.decide(epoch_id) is Decision.FULL_COMMIT:
                     rows = epoch_rows(epoch_id)
                     fragments = world.fragments(committer.port, rows)
@@ -49,7 +49,7 @@ def main(folder: str, epochs: str, barrier: str, seed: str) -> int:
                     committer.commit(
                         Epoch(epoch_id, OutputMode.APPEND, fragments, len(rows), 0, utc_now())
                     )
-                Path(folder, "checkpoint/commits", str(epoch_id)).touch()
+                Path(folder, "checkpoint/commits", str(epoch_id)).write_text("v1\n{}")
             claims += 1
         except LanceStreamError as error:
             fenced += 1

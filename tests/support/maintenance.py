@@ -165,7 +165,7 @@ def drive(folder: str, mode: OutputMode, dice: random.Random) -> None:
     epoch_id = seen.in_flight if seen.in_flight is not None else seen.committed + 1
     upsert = mode is OutputMode.UPDATE
     while seen.in_flight == epoch_id or not Path(folder, "stop").exists():
-        (place / "offsets" / str(epoch_id)).touch()
+        (place / "offsets" / str(epoch_id)).write_text("v1\n{}\n-")
         if committer.decide(epoch_id) is Decision.FULL_COMMIT:
             new = rows_beside(epoch_id, mode)
             written = world.fragments(committer.port, new)
@@ -175,7 +175,7 @@ def drive(folder: str, mode: OutputMode, dice: random.Random) -> None:
                 Epoch(epoch_id, mode, written, len(new), 0, utc_now(), keys, merge_keys=names)
             )
         time.sleep(dice.random() * 0.02)
-        (place / "commits" / str(epoch_id)).touch()
+        (place / "commits" / str(epoch_id)).write_text("v1\n{}")
         epoch_id += 1
     committer.release()
 

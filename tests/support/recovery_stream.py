@@ -51,12 +51,12 @@ class Stream:
 
     def commit(self, epoch_id: int, count: int = 3) -> int:
         """Commit an epoch as Spark would have it, and return its version."""
-        (self.checkpoint / "offsets" / str(epoch_id)).touch()
+        (self.checkpoint / "offsets" / str(epoch_id)).write_text("v1\n{}\n-")
         rows = [{"id": n, "epoch": epoch_id} for n in range(count)]
         written = self.world.fragments(self.committer.port, rows)
         epoch = Epoch(epoch_id, OutputMode.APPEND, written, count, 0, utc_now())
         self.committer.commit(epoch)
-        (self.checkpoint / "commits" / str(epoch_id)).touch()
+        (self.checkpoint / "commits" / str(epoch_id)).write_text("v1\n{}")
         return self.committer.port.version
 
     @property

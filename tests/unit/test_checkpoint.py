@@ -3,10 +3,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 
-from airflow_provider_lance.exceptions import CheckpointMismatchError, StorageUnavailableError
-from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
-from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.exceptions import (
+    CheckpointCorruptError,
+    StorageUnavailableError,
+)
+from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint, read_offsets
+from airflow_provider_lance.streaming.files import ArrowFiles, open_files
 
 
 class SparkFolder:
@@ -96,7 +100,7 @@ def test_damaged_metadata_is_refused_with_the_place_and_the_way_out(
     folder: SparkFolder, content: str
 ) -> None:
     folder.metadata(content)
-    with pytest.raises(CheckpointMismatchError, match="restore the file, or start") as caught:
+    with pytest.raises(CheckpointCorruptError, match="restore the file, or start") as caught:
         folder.read()
     assert str(folder.root) in str(caught.value)
 
@@ -177,3 +181,89 @@ def test_commits_are_listed_before_offsets() -> None:
 
     assert read_checkpoint("/cp", Moving()).in_flight == 1
     assert asked == ["commits", "offsets"]
+
+
+META = '{"batchWatermarkMs":0,"batchTimestampMs":1795190400123,"conf":{"a":"b"}}'
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (f'v1\n{META}\n{{"logOffset":7}}', ('{"logOffset":7}',)),
+        (f"v1\n{META}\n-\n12", ("-", "12")),
+        (f"v1\n\n{META}", (META,)),  # no metadata, as Spark allows
+        (f"v1\n{META}\nsegment-0007", ("segment-0007",)),  # a source's own form
+        (f'v1\n{META}\n{{"a":"x\u2028y"}}', ('{"a":"x\u2028y"}',)),  # no end of line to Spark
+        # Spark writes named sources in any order.
+        (f'v2\n{META}\nb:{{"logOffset":0}}\na:-', ("a:-", 'b:{"logOffset":0}')),
+        (f'v2\n{META}\na:{{"x":{{"y":1}}}}', ('a:{"x":{"y":1}}',)),
+    ],
+)
+def test_offsets_are_one_text_per_source(
+    folder: SparkFolder, content: str, expected: tuple[str, ...]
+) -> None:
+    folder.log("offsets", 3)
+    (folder.root / "offsets" / "3").write_text(content)
+    assert read_offsets(open_files(str(folder.root)), 3) == expected
+
+
+def test_offsets_that_are_not_there_are_none(folder: SparkFolder) -> None:
+    folder.log("offsets", 3)
+    assert read_offsets(open_files(str(folder.root)), 4) is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "it is empty"),
+        (b"v", "its first line is 'v'"),
+        (b"\0" * 80, "its first line is"),
+        (b"v3\n{}\n{}", "its first line is 'v3'"),
+        (b"v1", "ends before the offset of the first source"),
+        (f"v1\n{META}".encode(), "ends before the offset of the first source"),
+        (f"v1\n{META[:30]}\n{{}}".encode(), "its second line is no JSON"),
+        (f"v1\n{META}\n".encode(), "ends before the offset of the first source"),
+        (f'v1\n{META}\n{{"logOff'.encode(), "the offset of source '0' is no JSON"),
+        (f"v2\n{META}\nna".encode(), "the line 'na' has no source's name"),
+        (f'v2\n{META}\na:{{"log'.encode(), "the offset of source 'a' is no JSON"),
+        (b'v1\n{}\n{"a":"\xff"}', "utf-8"),
+        (b"v1\n" + b"[" * 100_000 + b"\n-", "its second line is no JSON"),
+    ],
+)
+def test_half_written_offsets_are_named(folder: SparkFolder, content: bytes, said: str) -> None:
+    folder.log("offsets", 3)
+    (folder.root / "offsets" / "3").write_bytes(content)
+    with pytest.raises(CheckpointCorruptError, match="offsets/3 of the checkpoint") as caught:
+        read_offsets(open_files(str(folder.root)), 3)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["²", "٣", "9" * 200, "9223372036854775808", "007", "+7", "7 "])
+def test_a_name_that_is_no_epoch_of_spark_is_passed_over(folder: SparkFolder, name: str) -> None:
+    for log in ("offsets", "commits"):
+        folder.log(log, 3)
+        folder.touch(f"{log}/{name}")
+    seen = folder.read()
+    assert (seen.planned, seen.committed) == (3, 3)
+
+
+def test_a_name_of_5000_digits_is_passed_over() -> None:
+    class Folder(ArrowFiles):  # a store's keys may be longer than a disk's names
+        def names(self, path: str) -> list[str]:
+            return ["3", "9" * 5000]
+
+        def read(self, path: str) -> None:
+            return None
+
+    seen = read_checkpoint("s3://b/c", Folder(LocalFileSystem(), "/"))
+    assert (seen.planned, seen.committed) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "meta", ["1e999", "NaN", "1e30", "[" * 100_000, '"text"', "null", "9" * 5000, "\udcff"]
+)
+def test_garbage_in_the_newest_offsets_does_not_stop_a_look(folder: SparkFolder, meta: str) -> None:
+    folder.log("offsets", 3)
+    line = f'v1\n{{"batchTimestampMs":{meta}}}\n-'
+    (folder.root / "offsets" / "3").write_bytes(line.encode("utf-8", "surrogateescape"))
+    assert folder.read().planned_at is None

@@ -15,8 +15,8 @@ from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     DatasetNotFoundError,
     HistoryGapError,
+    PreconditionError,
     ProtocolVersionError,
-    SpecError,
     StorageUnavailableError,
 )
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
@@ -346,7 +346,7 @@ def test_unverified_files_are_never_removed_beside_an_active_owner(tmp_path: Pat
     before = files(uri)
     retention = Retention(older_than=0, unverified=True, keep_active=0)
     for attempt in (clean, explain):
-        with pytest.raises(SpecError, match=r"deleteUnverified.*\['orders'\].*t\.lance"):
+        with pytest.raises(PreconditionError, match=r"deleteUnverified.*\['orders'\].*t\.lance"):
             attempt(uri, retention)
     assert files(uri) == before
 

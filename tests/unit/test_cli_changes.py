@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import threading
@@ -128,7 +129,7 @@ def test_release_of_a_living_owner_is_refused(stream: Stream) -> None:
     before = files(stream.uri)
     for words in ((), ("--yes",), ("--yes", "--proven-dead")):
         ran = typed("release", stream.uri, *words)
-        assert (ran.status, ran.out) == (2, "")
+        assert (ran.status, ran.out) == (1, "")
         assert "is alive" in ran.err
     assert files(stream.uri) == before
 
@@ -151,8 +152,44 @@ def test_resolve_gap_needs_one_answer(wreck: Stream, answers: tuple[str, ...]) -
 
 def test_resolve_gap_where_there_is_none(wreck: Stream) -> None:
     ran = typed("resolve", "gap", wreck.uri, "--epoch", "4", "--missing", "--yes")
-    assert ran.status == 2
+    assert ran.status == 1
     assert "no gap" in ran.err
+
+
+def test_resolve_files(wreck: Stream) -> None:
+    newest = max((wreck.checkpoint / "commits").iterdir(), key=lambda path: int(path.name))
+    newest.write_bytes(b"")
+    before = sorted(path.name for path in wreck.checkpoint.rglob("*"))
+    words = ("resolve", "files", wreck.uri)
+    plan = typed(*words)
+    assert (plan.status, f"file commits/{newest.name} becomes set-aside/" in plan.out) == (2, True)
+    assert sorted(path.name for path in wreck.checkpoint.rglob("*")) == before
+    assert refused_then_done(wreck, *words).status == 0
+    assert not newest.exists()
+    (kept,) = (wreck.checkpoint / "set-aside").glob(f"*/commits/{newest.name}")
+    assert kept.read_bytes() == b""
+    again = typed(*words, "--yes", "-o", "json")
+    assert (again.status, again.document["done"]) == (0, False)
+    assert "is whole" in typed(*words).out
+
+
+def test_resolve_files_beside_a_living_driver_is_refused(stream: Stream) -> None:
+    newest = max((stream.checkpoint / "offsets").iterdir(), key=lambda path: int(path.name))
+    newest.write_bytes(b"")
+    ran = typed("resolve", "files", stream.uri, "--yes", "--proven-dead")
+    assert (ran.status, ran.out) == (1, "")
+    assert "is alive" in ran.err
+    assert newest.exists()
+
+
+def test_what_an_error_says_to_type_reaches_the_store(wreck: Stream) -> None:
+    lose_versions(wreck)
+    reach = "--storage-option timeout=60s"
+    ran = typed("release", wreck.uri, *reach.split(), "--yes")
+    assert ran.status == 1
+    assert re.search(
+        rf"type lance-stream resolve gap \S+ {QUERY} --epoch \d+ --yes {reach} ", ran.err
+    )
 
 
 def test_resolve_checkpoint(wreck: Stream, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_watermark_every_one_is_the_two_transaction_form(dataset: MemoryDataset)
     driver = SparkLike(twin_world(dataset), {}, policy=Policy(watermark_every=1, backoff=QUICK))
     for n in range(5):
         driver.step()
-        assert decode_query(dataset.open().config, QUERY, 0).watermark == n
+        assert decode_query(dataset.open().config, QUERY, dataset.version).watermark == n
     assert dataset.version == 1 + 1 + 10
 
 
@@ -72,7 +72,7 @@ def test_the_exact_watermark_needs_no_fold(dataset: MemoryDataset) -> None:
     for n in range(7):
         driver.step()
         assert exact_watermark(dataset.open(), QUERY).epoch == n
-    assert decode_query(dataset.open().config, QUERY, 0).watermark == -1
+    assert decode_query(dataset.open().config, QUERY, dataset.version).watermark == -1
 
 
 def test_release_folds_and_spares_the_next_claim_its_barrier(dataset: MemoryDataset) -> None:
@@ -80,7 +80,7 @@ def test_release_folds_and_spares_the_next_claim_its_barrier(dataset: MemoryData
     driver = SparkLike(twin_world(dataset), log)
     driver.step()
     assert driver.committer.release()
-    state = decode_query(dataset.open().config, QUERY, 0)
+    state = decode_query(dataset.open().config, QUERY, dataset.version)
     assert state.watermark == 0
     second = SparkLike(twin_world(dataset), log)
     second.step()
@@ -263,7 +263,7 @@ def test_a_new_generation_counts_anew_under_the_same_name(dataset: MemoryDataset
     for _ in range(3):  # the option may stay: with the checkpoint kept it changes nothing
         driver = SparkLike(twin_world(dataset), anew, checkpoint_id="other", policy=policy)
         assert driver.step().decision is Decision.FULL_COMMIT
-    state = decode_query(dataset.open().config, QUERY, 0)
+    state = decode_query(dataset.open().config, QUERY, dataset.version)
     assert state.generation == 1
     assert exact_watermark(dataset.open(), QUERY).epoch == 2
     assert Counter(row["epoch"] for row in dataset.rows()) == {0: 6, 1: 3, 2: 3}
@@ -330,7 +330,7 @@ def test_cleanup_below_the_fold_is_harmless(dataset: MemoryDataset) -> None:
     driver = SparkLike(twin_world(dataset), log)
     for _ in range(12):
         driver.step()
-    folded = decode_query(dataset.open().config, QUERY, 0).folded_version
+    folded = decode_query(dataset.open().config, QUERY, dataset.version).folded_version
     dataset.clean_up(folded + 1)
     log["committed"] = 10  # crashed before Spark logged epoch 11
     SparkLike(twin_world(dataset), log).step()
@@ -343,7 +343,7 @@ def test_foreign_auto_cleanup_folds_every_epoch(caplog: pytest.LogCaptureFixture
         driver = SparkLike(twin_world(dataset), {})
     assert "lance.auto_cleanup.interval" in caplog.text
     driver.step()
-    assert decode_query(dataset.open().config, QUERY, 0).watermark == 0
+    assert decode_query(dataset.open().config, QUERY, dataset.version).watermark == 0
 
 
 def test_two_queries_share_a_dataset(dataset: MemoryDataset) -> None:

@@ -70,11 +70,24 @@ def test_what_spark_no_longer_keeps_is_not_known(scene: Scene) -> None:
 
 def test_offsets_of_another_form_are_not_guessed(scene: Scene) -> None:
     CheckpointDriver(scene).step()
-    for text in ("v2\n{}\n0: x\n", "", "v1"):
+    for text in ("v3\n{}\n0: x\n", "", "v1"):
         Path(scene.checkpoint, "offsets", "0").write_text(text)
         assert table(scene).rows[0].end_offsets in (None, ())
     Path(scene.checkpoint, "offsets", "0").write_text('v1\n{}\n-\n{"a":1}\n')
     assert table(scene).rows[0].end_offsets == ("-", '{"a":1}')
+
+
+def test_offsets_of_named_sources_are_told_by_their_names(scene: Scene) -> None:
+    # As Spark 4.3 writes them with source evolution: in any order, and sources may be added.
+    driver = CheckpointDriver(scene, "run-1")
+    driver.step(epochs=2)
+    offsets = Path(scene.checkpoint, "offsets")
+    (offsets / "0").write_text('v2\n{}\nb:{"n":1}')
+    (offsets / "1").write_text('v2\n{}\nb:{"n":2}\na:{"n":7}')
+    newest, oldest = table(scene).rows
+    assert newest.end_offsets == ('a:{"n":7}', 'b:{"n":2}')
+    assert newest.start_offsets == ("a:-", 'b:{"n":1}')
+    assert (oldest.end_offsets, oldest.start_offsets) == (('b:{"n":1}',), ("b:-",))
 
 
 def test_only_as_many_epochs_as_asked_for_are_read(scene: Scene) -> None:

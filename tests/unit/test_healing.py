@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_lance.exceptions import (
+    DriverAliveError,
     HistoryGapError,
     ProtocolVersionError,
     SpecError,
@@ -154,7 +155,7 @@ def test_an_owner_is_proven_dead_by_its_process(scene: Scene) -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         CheckpointDriver(scene, process=ProcessIdentity.of(process.pid)).step()
         for proven_dead in (False, True):
-            with pytest.raises(SpecError, match=f"pid {process.pid} on .* is alive"):
+            with pytest.raises(DriverAliveError, match=f"pid {process.pid} on .* is alive"):
                 release(scene, proven_dead=proven_dead)
         process.kill()
         process.wait()

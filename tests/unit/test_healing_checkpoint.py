@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_lance.exceptions import CheckpointMismatchError, SpecError
+from airflow_provider_lance.exceptions import (
+    CheckpointCorruptError,
+    CheckpointMismatchError,
+    DriverAliveError,
+    PreconditionError,
+    SpecError,
+)
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import OwnerState
 from airflow_provider_lance.streaming.recovery.healed import Healed
@@ -94,21 +100,21 @@ def test_an_older_copy_of_the_same_checkpoint_begins_a_generation(scene: Scene) 
 
 def test_a_checkpoint_that_fits_is_left_as_it_is(scene: Scene) -> None:
     CheckpointDriver(scene).step()
-    refused(scene, CheckpointMismatchError, "nothing to resolve")
+    refused(scene, PreconditionError, "nothing to resolve")
 
 
 def test_a_checkpoint_without_an_id_cannot_be_recorded(scene: Scene) -> None:
     CheckpointDriver(scene).step()
-    refused(scene, SpecError, "onCheckpointChange=newGeneration", f"{scene.folder}/none")
+    refused(scene, PreconditionError, "onCheckpointChange=newGeneration", f"{scene.folder}/none")
     replace_checkpoint(scene)
     Path(scene.checkpoint, "metadata").write_text("no json")
-    refused(scene, CheckpointMismatchError, "without a readable id")
+    refused(scene, CheckpointCorruptError, "without a readable id")
 
 
 def test_the_old_checkpoints_living_driver_forbids_it(scene: Scene) -> None:
     CheckpointDriver(scene, process=HERE).step()
     replace_checkpoint(scene)
-    refused(scene, SpecError, "is alive")
+    refused(scene, DriverAliveError, "is alive")
 
 
 def test_a_query_that_is_not_known_is_not_made_by_a_typing_error(scene: Scene) -> None:

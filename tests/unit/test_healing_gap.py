@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_lance.exceptions import HistoryGapError, SpecError
+from airflow_provider_lance.exceptions import HistoryGapError, PreconditionError
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import OwnerState
 from airflow_provider_lance.streaming.recovery.healed import Healed
@@ -84,19 +84,21 @@ def test_an_epoch_in_doubt_is_not_guessed_but_resolved(scene: Scene, landed: boo
 def test_an_answer_that_was_given_is_not_needed_twice(scene: Scene) -> None:
     leave_gap(scene, landed=True)
     resolve(scene, 2, True)
-    refused(scene, SpecError, "no gap", resolve, 2, False)
-    refused(scene, SpecError, "no gap", resolve, 2, True)
+    refused(scene, PreconditionError, "no gap", resolve, 2, False)
+    refused(scene, PreconditionError, "no gap", resolve, 2, True)
 
 
 def test_only_the_epoch_in_doubt_can_be_answered_for(scene: Scene) -> None:
     leave_gap(scene, landed=True)
     for epoch in (1, 3):
-        refused(scene, SpecError, "epoch 2 is: planned", resolve, epoch, True)
+        refused(scene, PreconditionError, "epoch 2 is: planned", resolve, epoch, True)
 
 
 def test_without_doubt_there_is_nothing_to_answer(scene: Scene) -> None:
     leave_gap(scene, landed=None)
-    refused(scene, SpecError, "no epoch .* is in doubt.*lance-stream release", resolve, 2, False)
+    refused(
+        scene, PreconditionError, "no epoch .* is in doubt.*lance-stream release", resolve, 2, False
+    )
 
 
 def test_an_epoch_that_the_rest_of_history_shows_is_not_in_doubt(scene: Scene) -> None:
@@ -104,20 +106,20 @@ def test_an_epoch_that_the_rest_of_history_shows_is_not_in_doubt(scene: Scene) -
     driver.step(epochs=2)
     scene.world.clean_up()
     driver.land(driver.plan())
-    refused(scene, SpecError, "history up to 2", resolve, 2, False)
+    refused(scene, PreconditionError, "history up to 2", resolve, 2, False)
     assert release(scene).watermark == 2
     go_on(scene, Decision.SKIP_REPLAY, 4)
 
 
 def test_a_query_without_a_gap_has_nothing_to_resolve(scene: Scene) -> None:
     CheckpointDriver(scene).step()
-    refused(scene, SpecError, "no gap", resolve, 1, True)
+    refused(scene, PreconditionError, "no gap", resolve, 1, True)
 
 
 def test_the_drivers_own_word_contradicts_a_wrong_answer(scene: Scene) -> None:
     leave_gap(scene, landed=True)
     scene.beat(LAUNCH, DEAD, watermark=2)
-    refused(scene, SpecError, "is not missing: its driver told", resolve, 2, False)
+    refused(scene, PreconditionError, "is not missing: its driver told", resolve, 2, False)
     assert resolve(scene, 2, True).changed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
+from airflow_provider_lance.exceptions import DriverAliveError, SpecError, StorageUnavailableError
 from airflow_provider_lance.streaming.files import open_files
 from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.recovery.healed import Healed
@@ -41,7 +41,7 @@ def release(scene: Scene, **options: Any) -> Healed:
 def refused(scene: Scene, match: str, **options: Any) -> None:
     """Assert that nothing is written, and what is said."""
     version = scene.world.open().version
-    with pytest.raises(SpecError, match=match):
+    with pytest.raises(DriverAliveError, match=match):
         release(scene, **options)
     assert scene.world.open().version == version
 
@@ -145,7 +145,8 @@ def test_reports_that_cannot_be_read_are_no_proof(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     CheckpointDriver(scene, launch_id=OWNER).step()
-    refused(scene, "cannot open 'elsewhere.reports'", checkpoint_location="elsewhere")
+    with pytest.raises(SpecError, match="cannot open 'elsewhere.reports'"):
+        release(scene, checkpoint_location="elsewhere")
     folder = Path(f"{scene.checkpoint}.reports")
     folder.mkdir(exist_ok=True)
     (folder / OTHER).write_text("a file where a folder should be")
@@ -166,5 +167,5 @@ def test_a_released_owner_may_live_on_while_its_checkpoint_is_replaced(
     port = scene.world.open()
     assert resolve_checkpoint(port, QUERY, str(new), by="anna", dry_run=True).writes
     scene.beat(OTHER, HERE)
-    with pytest.raises(SpecError, match=f"launch {OTHER}"):
+    with pytest.raises(DriverAliveError, match=f"launch {OTHER}"):
         resolve_checkpoint(port, QUERY, str(new), by="anna", dry_run=True)

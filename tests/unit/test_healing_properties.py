@@ -115,7 +115,7 @@ class Healing(Protocol):
         finally:
             self.dataset.left = -1
         self.done[f"{action} {healed.changed}"] += 1
-        state = decode_query(self.dataset.open().config, QUERY, 0)
+        state = decode_query(self.dataset.open().config, QUERY, self.dataset.version)
         assert min(healed.watermark, state.watermark) >= before.epoch, "a watermark went back"
 
     def do(self, action: Action) -> Healed:

@@ -210,5 +210,5 @@ def test_it_travels_as_json(spawn: Spawn) -> None:
     document = json.loads(json.dumps(identity.to_json()))
     assert document.keys() == {"host", "pid", "start"}
     assert ProcessIdentity.from_json({**document, "newer": 1}) == identity
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="start"):
         ProcessIdentity.from_json({"host": "h", "pid": 1})

@@ -27,6 +27,7 @@ from airflow_provider_lance.streaming.properties import (
     require_query_id,
 )
 
+TIME = "2026-01-02T03:04:05.678+00:00"
 OWNER = Owner(
     token=3,
     state=OwnerState.ACTIVE,
@@ -43,7 +44,7 @@ OWNER = Owner(
         launch_id="launch-1",
         launched_by="dag/task/run/-1#1",
     ),
-    time="2026-01-02T03:04:05.678+00:00",
+    time=TIME,
 )
 EPOCH = Epoch(
     epoch_id=9,
@@ -83,14 +84,14 @@ def test_the_words_on_disk_are_those_of_the_protocol() -> None:
 
 def test_an_owner_and_a_fold_come_back_as_they_went() -> None:
     asked = encode_stop("q", StopNote(3, "launch-1", "on-call", "t"))
-    updates = fold_updates("q", 4, 11, "t") | asked
+    updates = fold_updates("q", 4, 11, TIME) | asked
     config = {
         key("owner", "q"): encode_owner(OWNER),
         **{name: str(value) for name, value in updates.items()},
     }
     state = decode_query(config, "q", 12)
     assert state.owner == OWNER
-    assert (state.watermark, state.folded_version, state.committed_at) == (4, 11, "t")
+    assert (state.watermark, state.folded_version, state.committed_at) == (4, 11, TIME)
     assert state.stop_token == 3
     assert state.stop_note == StopNote(3, "launch-1", "on-call", "t")
     assert state.version == 12
@@ -142,7 +143,6 @@ def test_a_query_that_was_never_there_is_unknown() -> None:
     [
         {key("owner", "q"): "not json"},
         {key("owner", "q"): "{}"},
-        {key("owner", "q"): encode_owner(OWNER).replace('"protocol":1', '"protocol":2')},
         {key("lastEpoch", "q"): "seven"},
         {key("stop", "q"): ""},
     ],
@@ -152,10 +152,176 @@ def test_what_this_protocol_cannot_read_is_refused_by_name(damage: dict[str, str
         decode_query(damage, "q", 1)
 
 
-@pytest.mark.parametrize("change", [{"streaming.protocol": "2"}, {"streaming.rows": "many"}])
-def test_a_stamp_that_cannot_be_read_is_refused_by_name(change: dict[str, str]) -> None:
-    with pytest.raises(ProtocolVersionError, match="version 5"):
-        decode_stamp(encode_stamp("q", OWNER, EPOCH, 1, "run") | change, "q", 5)
+# Whole numbers that int() reads, and protocol 1 never writes; then numbers out of range.
+NO_NUMBER = ["", "x", "1.0", " 1", "1\n", "1_0", "+1", "01", "-0", "１", "²", "1e3", "NaN", "true"]
+TOO_LARGE = [str(2**63), "9" * 30, "9" * 5000]
+
+
+@pytest.mark.parametrize("text", [*NO_NUMBER, *TOO_LARGE, "-1", "-7"])
+@pytest.mark.parametrize("word", ["lastEpoch", "lastEpochVersion", "stop"])
+def test_a_number_in_the_config_is_read_strictly(word: str, text: str) -> None:
+    with pytest.raises(ProtocolVersionError) as caught:
+        decode_query({key(word, "q"): text}, "q", 12)
+    said = str(caught.value)
+    assert key(word, "q") in said
+    assert "a whole number from" in said
+    assert "lance.dataset(uri)." in said, "what to type"
+    assert "upgrade" not in said
+    assert len(said) < 700, "the value is shortened"
+
+
+def test_a_stop_token_is_1_or_more() -> None:
+    with pytest.raises(ProtocolVersionError, match="from 1 to"):
+        decode_query({key("stop", "q"): "0"}, "q", 1)
+
+
+@pytest.mark.parametrize(("folded", "fits"), [("0", True), ("12", True), ("13", False)])
+def test_history_is_not_folded_above_the_version_that_says_so(folded: str, fits: bool) -> None:
+    config = {key("lastEpochVersion", "q"): folded}
+    if fits:
+        assert decode_query(config, "q", 12).folded_version == int(folded)
+    else:
+        with pytest.raises(ProtocolVersionError, match="from 0 to 12, the version of the dataset"):
+            decode_query(config, "q", 12)
+
+
+NO_TIME = ["", "noon", "2026-01-02", "2026-01-02T03:04:05", "0001-01-01T00:00+14:00", "7", "\ud800"]
+
+
+@pytest.mark.parametrize("text", NO_TIME)
+def test_the_time_of_a_fold_is_a_moment(text: str) -> None:
+    with pytest.raises(ProtocolVersionError, match=r"lastEpochTime\.q.*with a time zone"):
+        decode_query({key("lastEpochTime", "q"): text}, "q", 1)
+
+
+NO_TEXT = [None, 7, 1.5, True, [], {}, "\ud800"]
+OWNER_DAMAGE = [
+    *(("token", value) for value in (None, "1", 1.9, 1.0, True, 0, -3, 2**63, [], {})),
+    *(("generation", value) for value in (None, "1", 1.0, False, -1, 2**63)),
+    *(("protocol", value) for value in (None, "1", 1.0, True, 0, -1, 2**63)),
+    *(("state", value) for value in (None, "", "ACTIVE", "fenced", 1, ["active"], {})),
+    *(("pid", value) for value in (None, "7", 7.0, True, -1, 2**31, 10**400)),
+    *(("time", value) for value in (None, 7, 1.5, *NO_TIME)),
+    *(
+        (word, value)
+        for word in ("runId", "checkpointId", "checkpointLocation", "host", "start", "launchId")
+        for value in NO_TEXT
+    ),
+]
+
+
+@pytest.mark.parametrize(("word", "value"), OWNER_DAMAGE)
+def test_a_field_of_the_owner_is_read_strictly(word: str, value: object) -> None:
+    record = json.loads(encode_owner(OWNER)) | {word: value}
+    with pytest.raises(ProtocolVersionError) as caught:
+        decode_query({key("owner", "q"): json.dumps(record)}, "q", 1)
+    said = str(caught.value)
+    assert f"{word!r} in config key {key('owner', 'q')!r} holds" in said
+    assert "older version of the dataset" in said, "what to do"
+    assert "upgrade" not in said
+    assert len(said) < 700
+
+
+@pytest.mark.parametrize(
+    "word", ["protocol", "token", "state", "generation", "pid", "time", "host"]
+)
+def test_an_owner_without_a_field_is_refused(word: str) -> None:
+    record = json.loads(encode_owner(OWNER))
+    del record[word]
+    with pytest.raises(ProtocolVersionError, match=f"holds no {word!r}"):
+        decode_query({key("owner", "q"): json.dumps(record)}, "q", 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "null", "[]", "7", '"owner"', "{", "\x00"),
+        encode_owner(OWNER).replace('"token":3', '"token":Infinity'),
+        encode_owner(OWNER).replace('"token":3', '"token":NaN'),
+        encode_owner(OWNER).replace('"token":3', f'"token":{"9" * 5000}'),
+        '{"x":' * 100_000 + "1" + "}" * 100_000,
+        "[" * 100_000 + "]" * 100_000,
+    ],
+)
+def test_an_owner_that_is_no_json_object_is_refused(text: str) -> None:
+    with pytest.raises(ProtocolVersionError, match="JSON") as caught:
+        decode_query({key("owner", "q"): text}, "q", 1)
+    assert len(str(caught.value)) < 800
+
+
+def test_only_a_newer_protocol_says_upgrade() -> None:
+    newer = {"protocol": 2, "token": "of another form"}
+    with pytest.raises(ProtocolVersionError, match=r"protocol 2.*: upgrade airflow-provider-lance"):
+        decode_query({key("owner", "q"): json.dumps(newer)}, "q", 1)
+    # What a newer package's owner goes with is a newer package's too.
+    config = {key("owner", "q"): json.dumps(newer), key("lastEpoch", "q"): "a new form"}
+    with pytest.raises(ProtocolVersionError, match="upgrade"):
+        decode_query(config, "q", 1)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        '{"token":3.0}',
+        '{"token":true}',
+        '{"token":3,"launchId":7}',
+        '{"token":3,"by":null}',
+        '{"token":3,"time":"\\ud800"}',
+        "[" * 100_000,
+    ],
+)
+def test_a_note_with_a_part_of_another_form_is_no_note(note: str) -> None:
+    state = decode_query({key("stop", "q"): "3", key("stopNote", "q"): note}, "q", 1)
+    assert (state.stop_token, state.stop_note) == (3, None)
+
+
+STAMP_DAMAGE = [
+    *(
+        (word, text)
+        for word in ("epochId", "generation", "token", "rows", "deletes", "fragments", "bytes")
+        for text in (*NO_NUMBER, *TOO_LARGE, "-1")
+    ),
+    *(("protocol", text) for text in (*NO_NUMBER, *TOO_LARGE, "-1", "0")),
+    *(("durationMs", text) for text in (*NO_NUMBER, *TOO_LARGE, str(2**62), str(-(2**62)))),
+    *(("startedAt", text) for text in NO_TIME),
+    *(("mode", text) for text in ("", "APPEND", "merge", "append ")),
+    ("token", "0"),
+    ("runId", "\ud800"),
+]
+
+
+@pytest.mark.parametrize(("word", "text"), STAMP_DAMAGE)
+def test_a_stamp_is_read_strictly(word: str, text: str) -> None:
+    properties = encode_stamp("q", OWNER, EPOCH, 1, "run") | {f"streaming.{word}": text}
+    with pytest.raises(ProtocolVersionError) as caught:
+        decode_stamp(properties, "q", 5)
+    said = str(caught.value)
+    assert f"'streaming.{word}' in the transaction of version 5" in said
+    assert "Give this query a queryId of its own" in said
+    assert "upgrade" not in said
+    assert len(said) < 500
+
+
+@pytest.mark.parametrize("word", ["protocol", "epochId", "startedAt", "rows", "runId", "mode"])
+def test_a_stamp_without_a_property_is_refused(word: str) -> None:
+    properties = encode_stamp("q", OWNER, EPOCH, 1, "run")
+    del properties[f"streaming.{word}"]
+    with pytest.raises(ProtocolVersionError, match=f"no 'streaming.{word}'"):
+        decode_stamp(properties, "q", 5)
+
+
+def test_a_stamp_of_a_newer_protocol_says_upgrade() -> None:
+    stamp = encode_stamp("q", OWNER, EPOCH, 1, "run")
+    newer = {"streaming.queryId": "q", "streaming.protocol": "2"}
+    for properties in (newer, stamp | newer):
+        with pytest.raises(ProtocolVersionError, match=r"version 5 .*protocol 2.*upgrade"):
+            decode_stamp(properties, "q", 5)
+
+
+def test_a_clock_that_was_set_back_gives_a_negative_duration() -> None:
+    stamp = decode_stamp(encode_stamp("q", OWNER, EPOCH, -2500, "run"), "q", 5)
+    assert stamp is not None
+    assert stamp.committed_at == "2026-01-02T03:04:02.500+00:00"
 
 
 def test_queries_are_found_by_owner_or_watermark() -> None:

@@ -213,7 +213,7 @@ class Protocol(RuleBasedStateMachine):
         try:
             self.obeys(driver, driver.committer.stop_requested(poll=True))
         except FencedError:
-            owner = decode_query(self.dataset.open().config, QUERY, 0).owner
+            owner = decode_query(self.dataset.open().config, QUERY, self.dataset.version).owner
             assert owner is not None
             assert owner.driver.launch_id != driver.launch_id, "fenced by itself"
             self.end(driver, release=True)

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_lance.streaming.checkpoint_files import CorruptFile
+from airflow_provider_lance.streaming.corruption import Corruption
 from airflow_provider_lance.streaming.epoch import OwnerState, QueryState, StopNote
 from airflow_provider_lance.streaming.health import Health, StreamState
 from airflow_provider_lance.streaming.pulse import Pulse
@@ -120,6 +122,16 @@ ROWS: dict[str, Row] = {
     "broken": (
         seen(checkpoint=None, puzzle="no id", broken_checkpoint=True),
         [(Code.CHECKPOINT_UNREADABLE, ERROR)],
+    ),
+    "a file of it is corrupt": (
+        seen(
+            drivers=(GONE,),
+            state=state(**RELEASED),
+            corruption=Corruption(
+                (CorruptFile("commits/5", "it is empty"),), ("commits/5",), "epoch 5 is done"
+            ),
+        ),
+        [(Code.CHECKPOINT_CORRUPT, ERROR)],
     ),
     "a checkpoint that committed, and no trace in the dataset": (
         seen(state=QueryState("q", 12), watermark=mark(-1), drivers=(), history=(), health=None),

@@ -85,6 +85,14 @@ def test_the_dataset_is_opened_again_where_a_driver_is_ahead(stream: Stream) -> 
     assert told(seen) == []
 
 
+def test_launches_are_sorted_by_their_names_and_not_by_their_heartbeats(stream: Stream) -> None:
+    # A driver that lives writes heartbeats after the one that was launched later has ended.
+    newer = "20260302T000000001Z-00000003"
+    for launch_id, time in ((L1, 3), (newer, 1), (L2, 2)):
+        stream.beat(launch_id, time=f"2026-03-03T00:00:0{time}.000+00:00")
+    assert [each.launch_id for each in stream.look().drivers] == [newer, L2, L1]
+
+
 def test_the_newest_launches_are_read_and_the_owners(stream: Stream) -> None:
     stream.end(L1)
     for day in range(10, 18):

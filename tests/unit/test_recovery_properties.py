@@ -140,7 +140,7 @@ class Checked(Protocol):
         found = self.found(self.dataset, self.log)
         codes = {each.code for each in found}
         assert not codes & MISMATCHED, [each.summary for each in found]
-        owner = decode_query(self.dataset.open().config, QUERY, 0).owner
+        owner = decode_query(self.dataset.open().config, QUERY, self.dataset.version).owner
         healthy = found[0].code is Code.HEALTHY
         active = owner is not None and owner.state is OwnerState.ACTIVE
         if active and not self.drivers:
@@ -226,7 +226,10 @@ class Tampered(Checked):
 
     @property
     def known(self) -> bool:
-        return bool(self.log) and decode_query(self.dataset.open().config, QUERY, 0).known
+        return (
+            bool(self.log)
+            and decode_query(self.dataset.open().config, QUERY, self.dataset.version).known
+        )
 
     def expect_critical(self, dataset: MemoryDataset, log: dict[str, int]) -> None:
         found = self.found(dataset, log)

@@ -13,6 +13,21 @@ import pytest
 from airflow_provider_lance.shipping import application_path, build_zip
 
 
+def test_the_wheel_says_that_it_is_typed(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=root,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    names = ZipFile(wheel).namelist()
+    assert "airflow_provider_lance/py.typed" in names
+    metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
+    assert "Typing :: Typed" in ZipFile(wheel).read(metadata).decode()
+
+
 @pytest.fixture
 def zipped(tmp_path: Path) -> Path:
     return build_zip(tmp_path)

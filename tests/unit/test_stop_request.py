@@ -46,7 +46,7 @@ class World:
 
     @property
     def note(self) -> StopNote | None:
-        return decode_query(self.dataset.open().config, QUERY, 0).stop_note
+        return decode_query(self.dataset.open().config, QUERY, self.dataset.version).stop_note
 
     def set_by_hand(self, word: str, text: str) -> None:
         self.dataset.open().commit(Configure({key(word, QUERY): text}))

@@ -17,7 +17,7 @@ from typing import Any
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     HistoryGapError,
-    SpecError,
+    PreconditionError,
 )
 from airflow_provider_lance.streaming.backoff import Backoff
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort, read_error
@@ -127,7 +127,7 @@ def clean_up(
     """Fold, then remove what is old enough.
 
     :raises HistoryGapError, CommitPreemptedError: as :func:`fold_all`.
-    :raises SpecError: unverified files are to go while a query has an active owner.
+    :raises PreconditionError: unverified files are to go while a query has an active owner.
     :raises StorageUnavailableError: the store did not answer; what was removed stays removed.
     """
     _refuse(port, retention)
@@ -152,7 +152,7 @@ def explain_cleanup(
 ) -> Cleaned:
     """Return what :func:`clean_up` would remove now; changes nothing.
 
-    :raises HistoryGapError, SpecError, StorageUnavailableError: as :func:`clean_up`.
+    :raises HistoryGapError, PreconditionError, StorageUnavailableError: as :func:`clean_up`.
     """
     _refuse(port, retention)
     folded = _folds(port)[1]
@@ -203,7 +203,7 @@ def _old_versions(
 def _refuse(port: LanceDatasetPort, retention: Retention) -> None:
     active = _active(port)
     if retention.unverified and active:
-        raise SpecError(
+        raise PreconditionError(
             f"deleteUnverified removes files of commits under way, and {active} of {port.uri} may "
             "have one: their owners did not release. Stop these streams first, or leave it out"
         )

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.decoding import Reader, json_value, shown, whole_text
 from airflow_provider_lance.streaming.forms import (
+    age,
     count,
+    duration,
     flag,
     location,
     option,
@@ -53,36 +58,58 @@ def _steps(value: Any) -> tuple[Step, ...]:
 
 
 def _compaction(value: Any) -> Mapping[str, Any]:
+    """Read pylance's own options by the types that it declares for them.
+
+    pylance looks at their values when there is something to compact, which may be weeks later.
+    """
     from lance.optimize import CompactionOptions
 
-    valid = set(CompactionOptions.__annotations__)
+    forms = get_type_hints(CompactionOptions)
     if not isinstance(value, Mapping):
         raise ValueError("a mapping of pylance's CompactionOptions")
-    if unknown := sorted(set(value) - valid, key=str):
+    if unknown := sorted(set(value) - set(forms), key=str):
         raise ValueError(
-            f"pylance's CompactionOptions; unknown {unknown}, valid names are {sorted(valid)}"
+            f"pylance's CompactionOptions; unknown {shown(unknown, 300)}, valid names are "
+            f"{sorted(forms)}"
         )
-    chosen = {name: each for name, each in value.items() if each is not None}
-    for name in chosen.keys() & _NUMBERS:
+    chosen = {}
+    for name, each in value.items():
+        if each is None:
+            continue
         try:
-            chosen[name] = positive(chosen[name])
+            chosen[name] = _special(name, each, forms[name])
         except ValueError as error:
             raise ValueError(f"one whose {name} is {error}") from None
     return chosen
 
 
-_NUMBERS = {
-    "batch_size",
-    "binary_copy_read_batch_bytes",
-    "io_buffer_size",
-    "max_bytes_per_file",
-    "max_rows_per_group",
-    "max_source_bytes",
-    "max_source_fragments",
-    "max_source_rows",
-    "num_threads",
-    "target_rows_per_fragment",
-}
+def _special(name: str, value: Any, form: Any) -> Any:
+    """Read one of pylance's options, by its declared type ``Optional[…]``."""
+    kind = next(each for each in get_args(form) if each is not type(None))
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise ValueError(f"one of {', '.join(map(repr, get_args(kind)))}")
+        return value
+    if name == "data_storage_version":
+        if not isinstance(value, str) or not _STORAGE_VERSION.fullmatch(value):
+            raise ValueError("a version of Lance's files, such as '2.2', 'stable' or 'next'")
+        return value
+    if get_origin(kind) is list:
+        if not isinstance(value, list | tuple):
+            raise ValueError("a list of numbers of fragments")
+        return [count(each) for each in value]
+    readers: dict[Any, Reader] = {int: positive, bool: flag, float: _ratio}
+    return readers[kind](value)
+
+
+def _ratio(value: Any) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not 0 <= value <= 1:
+        raise ValueError("a number from 0 to 1")
+    return float(value)
+
+
+_STORAGE_VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|legacy|stable|next")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +129,11 @@ class MaintenanceOptions:
 
     steps: tuple[Step, ...] = option(_steps, tuple(Step), name="steps")
     compaction: Mapping[str, Any] = option(_compaction, dict, name="compaction")
-    deadline: int | None = option(positive, None, name="deadline")
+    deadline: int | None = option(duration, None, name="deadline")
     min_small_fragments: int = option(count, 2, name="minSmallFragments")
     min_uncovered_rows: int = option(count, 1, name="minUncoveredRows")
     min_old_versions: int = option(count, 1, name="minOldVersions")
-    older_than: int = option(count, _WEEK, name="olderThan")
+    older_than: int = option(age, _WEEK, name="olderThan")
     retain_versions: int | None = option(positive, None, name="retainVersions")
     delete_rate_limit: int | None = option(positive, None, name="deleteRateLimit")
     delete_unverified: bool = option(flag, False, name="deleteUnverified")
@@ -133,9 +160,12 @@ class MaintenanceOptions:
 
         :param config: the dataset's, whose ``lance.compaction.*`` settings fill in.
         """
-        said = self.compaction.get("target_rows_per_fragment")
-        default = config.get("lance.compaction.target_rows_per_fragment", "")
-        return int(said or (default if default.isdigit() else 0) or 1024 * 1024)
+        if said := self.compaction.get("target_rows_per_fragment"):
+            return int(said)
+        try:
+            return whole_text(config.get("lance.compaction.target_rows_per_fragment"), least=1)
+        except ValueError:
+            return 1024 * 1024  # as Lance without a setting
 
     def to_json(self) -> dict[str, Any]:
         """Return the options as :meth:`parse` reads them."""
@@ -180,15 +210,15 @@ class MaintenanceSpec:
     )
 
     @classmethod
-    def loads(cls, text: str) -> Self:
+    def loads(cls, text: str | bytes) -> Self:
         """Read a specification from JSON text.
 
         :raises SpecError: not JSON, or as :meth:`MaintenanceOptions.parse`.
         """
         try:
-            given = json.loads(text)
+            given = json_value(text)
         except ValueError as error:
-            raise SpecError(f"maintenance specification: not JSON ({error})") from None
+            raise SpecError(f"maintenance specification: not {error}") from None
         spec = cls(**parsed(cls, given, "maintenance specification"))
         if not spec.uri:
             raise SpecError("maintenance specification: uri is missing")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from airflow_provider_lance.streaming.files import open_files
 __all__ = ["Version", "list_versions"]
 
 _SUFFIX = ".manifest"
+_NAME = re.compile(r"[0-9]{1,20}")
 _DESCENDING = 20
 """Digits of a name in Lance's newer scheme, which counts down from 2**64 - 1."""
 
@@ -45,7 +47,7 @@ def list_versions(
         Version(_number(text), entry.size, entry.modified)
         for entry in entries
         for text in [entry.name.removesuffix(_SUFFIX)]
-        if entry.name.endswith(_SUFFIX) and text.isdigit() and entry.modified is not None
+        if entry.name.endswith(_SUFFIX) and _NAME.fullmatch(text) and entry.modified is not None
     ]
     return sorted(found, key=lambda version: version.number)
 

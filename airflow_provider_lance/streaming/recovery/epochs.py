@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from airflow_provider_lance.exceptions import (
+    CheckpointCorruptError,
     CheckpointMismatchError,
     SpecError,
     StorageUnavailableError,
@@ -27,6 +28,13 @@ from airflow_provider_lance.streaming.recovery.transactions import Kind, kind_of
 
 __all__ = ["EpochRow", "EpochTable", "VersionMark", "read_epochs"]
 
+_UNREADABLE = (
+    CheckpointCorruptError,
+    CheckpointMismatchError,
+    SpecError,
+    StorageUnavailableError,
+)
+"""What leaves a checkpoint out of the table."""
 _VERSIONS_PER_EPOCH, _MORE_VERSIONS = 4, 20
 _GONE_IN_A_ROW = 5
 
@@ -129,7 +137,7 @@ def read_epochs(
         logs = _logs(location, state, storage_options)
         durations = read_durations(location, query_id, storage_options) if location else {}
         rows = tuple(_row(stamp, state, logs, durations) for stamp in stamps)
-    except (SpecError, CheckpointMismatchError, StorageUnavailableError) as error:
+    except _UNREADABLE as error:
         puzzle = str(error)
         rows = tuple(_row(stamp, state, None, {}) for stamp in stamps)
     return EpochTable(

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
+from airflow_provider_lance.streaming.corruption import Corruption
 from airflow_provider_lance.streaming.epoch import (
     NO_EPOCH,
     Driver,
@@ -181,6 +182,8 @@ class Evidence:
     undone: tuple[Undone, ...] = ()
     broken_checkpoint: bool = False
     """Whether Spark could not read the checkpoint either."""
+    corruption: Corruption | None = None
+    """Files of the checkpoint on which a start would fail; looked for while no driver lives."""
 
     @property
     def active(self) -> bool:

@@ -57,6 +57,7 @@ class Code(StrEnum):
     CHECKPOINT_FOREIGN = "LS302"
     CHECKPOINT_OLDER = "LS303"
     CHECKPOINT_UNREADABLE = "LS304"
+    CHECKPOINT_CORRUPT = "LS305"
     FOREIGN_CLEANUP = "LS401"
     SMALL_FRAGMENTS = "LS402"
     MANY_VERSIONS = "LS403"
@@ -93,6 +94,7 @@ _CATALOG: dict[Code, tuple[Severity, str]] = {
     Code.CHECKPOINT_FOREIGN: (Severity.ERROR, "the checkpoint is another query's"),
     Code.CHECKPOINT_OLDER: (Severity.CRITICAL, "the checkpoint is older than the dataset says"),
     Code.CHECKPOINT_UNREADABLE: (Severity.WARNING, "the checkpoint cannot be read from here"),
+    Code.CHECKPOINT_CORRUPT: (Severity.ERROR, "a file of the checkpoint is corrupt"),
     Code.FOREIGN_CLEANUP: (Severity.WARNING, "a foreign auto-cleanup is on"),
     Code.SMALL_FRAGMENTS: (Severity.WARNING, "too many small fragments"),
     Code.MANY_VERSIONS: (Severity.WARNING, "too many versions"),

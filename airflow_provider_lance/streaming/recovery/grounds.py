@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
@@ -14,6 +13,7 @@ from airflow_provider_lance.exceptions import (
     StorageUnavailableError,
 )
 from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.streaming.commands import command_line
 from airflow_provider_lance.streaming.epoch import (
     NO_EPOCH,
     Driver,
@@ -33,23 +33,34 @@ from airflow_provider_lance.streaming.recovery.presence import refuse_living, se
 from airflow_provider_lance.streaming.recovery.undone import refuse_undone
 from airflow_provider_lance.streaming.report import report_location
 
-__all__ = ["Grounds", "command", "gap_error", "known_query", "look_again"]
+__all__ = ["Grounds", "gap_error", "known_query", "look_again"]
 
 
 class Grounds:
     """One query at one version: who owns it, and what is proven of its epochs."""
 
     def __init__(
-        self, port: DatasetPort, state: QueryState, owner: Owner, storage: Mapping[str, str] | None
+        self,
+        port: DatasetPort,
+        state: QueryState,
+        owner: Owner,
+        storage: Mapping[str, str] | None,
+        reach: str = "",
     ) -> None:
         self.port, self.state, self.owner = port, state, owner
-        self._storage = storage
+        self._storage, self._reach = storage, reach
         self._drivers: tuple[DriverSeen, ...] = ()
 
     @property
     def query_id(self) -> str:
         """Return the query's id."""
         return self.state.query_id
+
+    def command(self, *verb: str, options: Sequence[str] = ()) -> str:
+        """Return what to type for this query."""
+        return _typed(
+            *verb, uri=self.port.uri, query=self.query_id, options=options, reach=self._reach
+        )
 
     def watermark(self) -> Watermark:
         """Return the exact watermark at this version.
@@ -65,8 +76,8 @@ class Grounds:
 
         :param location: the owner's checkpoint, beside which drivers leave their reports.
         :param others: checkpoints beside which other drivers may have left theirs.
-        :raises SpecError: a driver is alive, or it cannot be told, or the reports' location cannot
-            be opened from here.
+        :raises DriverAliveError: a driver is alive, or it cannot be told.
+        :raises SpecError: the reports' location cannot be opened from here.
         :raises StorageUnavailableError: the store of the reports did not answer or refused.
         """
         places = dict.fromkeys((location, *others))
@@ -99,7 +110,7 @@ class Grounds:
         """Read a checkpoint as it is now.
 
         :raises SpecError: the location cannot be opened from here.
-        :raises CheckpointMismatchError: its id cannot be read.
+        :raises CheckpointCorruptError: its id cannot be read.
         :raises StorageUnavailableError: the store did not answer or refused.
         """
         return read_checkpoint(location, open_files(location, self._storage))
@@ -136,17 +147,18 @@ class Grounds:
 
 
 def look_again(
-    port: DatasetPort, query_id: str, storage_options: Mapping[str, str] | None
+    port: DatasetPort, query_id: str, storage_options: Mapping[str, str] | None, reach: str
 ) -> Grounds:
     """Open the newest version and read the query there.
 
+    :param reach: what a command needs to reach the store, for the messages.
     :raises SpecError: the dataset does not know the query.
     :raises ProtocolVersionError: another tool's query, or a newer protocol.
     """
     port = port.latest()
     state = known_query(port, query_id)
     assert state.owner is not None
-    return Grounds(port, state, state.owner, storage_options)
+    return Grounds(port, state, state.owner, storage_options, reach)
 
 
 def known_query(port: DatasetPort, query_id: str) -> QueryState:
@@ -171,19 +183,25 @@ def known_query(port: DatasetPort, query_id: str) -> QueryState:
 
 
 def gap_error(
-    port: DatasetPort, state: QueryState, mark: Watermark, in_doubt: int | None = None
+    port: DatasetPort,
+    state: QueryState,
+    mark: Watermark,
+    in_doubt: int | None = None,
+    *,
+    reach: str = "",
 ) -> HistoryGapError:
     """Return the error for a watermark that is not proven."""
     query = state.query_id
+    how = {"uri": port.uri, "query": query, "reach": reach}
     seen = (
         f"{mark.missing or 'some'} of the versions of {port.uri} after {state.folded_version} were "
         f"cleaned up, so epoch {mark.epoch} is only a lower bound of query {query!r}'s watermark"
     )
     if in_doubt is None:
         return HistoryGapError(
-            f"{seen}. Spark's commit log may prove more: type {command('release', port, query)}"
+            f"{seen}. Spark's commit log may prove more: type {_typed('release', **how)}"
         )
-    resolve = command("resolve gap", port, query, f"--epoch {in_doubt}")
+    resolve = _typed("resolve", "gap", options=["--epoch", str(in_doubt)], **how)
     return HistoryGapError(
         f"{seen}, and epoch {in_doubt} was planned. Look whether "
         f"its rows are in the dataset, then type {resolve} --committed if they are, or --missing "
@@ -191,7 +209,5 @@ def gap_error(
     )
 
 
-def command(verb: str, port: DatasetPort, query_id: str, *more: str) -> str:
-    """Return what to type."""
-    words = [f"lance-stream {verb}", shlex.quote(port.uri), shlex.quote(query_id), *more, "--yes"]
-    return " ".join(words)
+def _typed(*verb: str, uri: str, query: str, options: Sequence[str] = (), reach: str = "") -> str:
+    return command_line(*verb, uri, query, *options, "--yes", reach=reach)

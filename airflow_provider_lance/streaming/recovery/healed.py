@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -13,12 +13,13 @@ __all__ = ["Action", "Healed", "Write"]
 
 
 class Action(StrEnum):
-    """The four things that are healed; two of them only because somebody said so."""
+    """The five things that are healed; two of them only because somebody said so."""
 
     FOLD = "fold"
     RELEASE = "release"
     GAP = "gap"
     CHECKPOINT = "checkpoint"
+    FILES = "files"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,8 @@ class Healed:
     """The result: whether anything was written, and how the query stands now.
 
     With ``dry_run`` nothing was, and ``writes`` says what would be; ``version``, ``watermark``,
-    ``token`` and ``generation`` are then those that were found.
+    ``token`` and ``generation`` are then those that were found. ``moves`` are files of the
+    checkpoint that get another name, the old one first.
     """
 
     action: Action
@@ -53,6 +55,7 @@ class Healed:
     generation: int
     dry_run: bool = False
     writes: tuple[Write, ...] = ()
+    moves: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values under camelCase names."""

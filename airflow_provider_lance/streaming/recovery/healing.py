@@ -6,17 +6,15 @@ barrier, a release; so the next driver finds a query that ended in order.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 
 from airflow_provider_lance.exceptions import (
-    CheckpointMismatchError,
     CommitPreemptedError,
     CommitStateUnknownError,
     HistoryGapError,
-    SpecError,
+    PreconditionError,
 )
 from airflow_provider_lance.streaming.answers import OnHistoryGap
 from airflow_provider_lance.streaming.backoff import Backoff
@@ -33,7 +31,6 @@ from airflow_provider_lance.streaming.proof import epoch_in_doubt
 from airflow_provider_lance.streaming.properties import fold_updates
 from airflow_provider_lance.streaming.recovery.claiming import claim_and_release
 from airflow_provider_lance.streaming.recovery.grounds import (
-    command,
     gap_error,
     known_query,
     look_again,
@@ -48,7 +45,12 @@ _DEAD = "--proven-dead"
 
 
 def fold_watermark(
-    port: DatasetPort, query_id: str, *, dry_run: bool = False, backoff: Backoff | None = None
+    port: DatasetPort,
+    query_id: str,
+    *,
+    reach: str = "",
+    dry_run: bool = False,
+    backoff: Backoff | None = None,
 ) -> Healed:
     """Write the exact watermark into the config, where the config is behind history.
 
@@ -67,7 +69,7 @@ def fold_watermark(
         found = state.watermark if found is None else found
         mark = exact_watermark(port, query_id)
         if mark.missing:
-            raise gap_error(port, state, mark)
+            raise gap_error(port, state, mark, reach=reach)
         refuse_undone(port, mark)
         if mark.epoch <= state.watermark:
             # Ahead of what was found: an attempt landed without an answer, or the driver folded.
@@ -95,6 +97,7 @@ def release_owner(
     by: str,
     checkpoint_location: str | None = None,
     storage_options: Mapping[str, str] | None = None,
+    reach: str = "",
     proven_dead: bool = False,
     dry_run: bool = False,
     backoff: Backoff | None = None,
@@ -103,27 +106,29 @@ def release_owner(
 
     :param by: who releases, for the owner record.
     :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
+    :param reach: what a command needs to reach the store, for the messages.
     :param proven_dead: the caller knows by other means that no driver of the query is at work.
         It does not count against a process that is seen alive.
-    :raises SpecError: a driver is alive, or that cannot be told; or the query is not known.
+    :raises DriverAliveError: a driver is alive, or that cannot be told.
+    :raises SpecError: the dataset does not know the query.
     :raises HistoryGapError: versions are missing and the checkpoint cannot prove the watermark.
     :raises FencedError: another driver claimed in the middle; it was left alone.
     :raises TransientError: the store refused too often.
     """
-    grounds = look_again(port, query_id, storage_options)
+    grounds = look_again(port, query_id, storage_options, reach)
     port, state, owner = grounds.port, grounds.state, grounds.owner
     if owner.state is OwnerState.RELEASED:
         sentence = f"token {owner.token} has been released since {owner.time}: nothing to do"
         return _healed(Action.RELEASE, port, state, sentence, changed=False)
     location = checkpoint_location or owner.driver.checkpoint_location
-    sure = command("release", port, query_id, _DEAD)
+    sure = grounds.command("release", options=[_DEAD])
     grounds.refuse_living(location, proven_dead=proven_dead, command=sure)
     mark = grounds.watermark()
     if mark.missing:
         checkpoint = grounds.recorded_checkpoint(location, mark)
         in_doubt = epoch_in_doubt(checkpoint, state, mark)
         if in_doubt is not None:
-            raise gap_error(port, state, mark, in_doubt)
+            raise gap_error(port, state, mark, in_doubt, reach=reach)
     else:
         # The checkpoint has no say in it. This stands for one that proves nothing: should versions
         # vanish in the middle, the claim refuses.
@@ -140,7 +145,7 @@ def release_owner(
             port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
         )
     except HistoryGapError as error:
-        raise gap_error(port, state, mark) from error
+        raise gap_error(port, state, mark, reach=reach) from error
     sentence = f"token {owner.token} released by {by}, watermark {state.watermark}"
     return _healed(Action.RELEASE, port, state, sentence)
 
@@ -154,6 +159,7 @@ def resolve_gap(
     by: str,
     checkpoint_location: str | None = None,
     storage_options: Mapping[str, str] | None = None,
+    reach: str = "",
     proven_dead: bool = False,
     dry_run: bool = False,
     backoff: Backoff | None = None,
@@ -163,46 +169,46 @@ def resolve_gap(
     :param epoch: the epoch that is answered for; it must be the one in doubt.
     :param landed: whether its rows are in the dataset.
     :param by: see :func:`release_owner`, for the others too.
-    :raises SpecError: there is no gap, another epoch is in doubt or none; a driver is alive, or
-        that cannot be told.
+    :raises PreconditionError: there is no gap, or another epoch is in doubt or none; as
+        :class:`DriverAliveError` a driver is alive, or that cannot be told.
     :raises HistoryGapError: the recorded checkpoint is not at the location, and only it tells
         which epoch is in doubt.
     :raises FencedError: another driver claimed in the middle; it was left alone.
     :raises TransientError: the store refused too often.
     """
-    grounds = look_again(port, query_id, storage_options)
+    grounds = look_again(port, query_id, storage_options, reach)
     port, state, owner = grounds.port, grounds.state, grounds.owner
     mark = grounds.watermark()
     if not mark.missing:
-        raise SpecError(
+        raise PreconditionError(
             f"query {query_id!r} in {port.uri} has no gap in its history: its watermark "
             f"{mark.epoch} is exact at version {port.version}, and there is nothing to resolve"
         )
     location = checkpoint_location or owner.driver.checkpoint_location
     answer = ("--epoch", str(epoch), "--committed" if landed else "--missing")
-    sure = command("resolve gap", port, query_id, *answer, _DEAD)
+    sure = grounds.command("resolve", "gap", options=[*answer, _DEAD])
     grounds.refuse_living(location, proven_dead=proven_dead, command=sure)
     checkpoint = grounds.recorded_checkpoint(location, mark)
     in_doubt = epoch_in_doubt(checkpoint, state, mark)
     if in_doubt is None:
-        raise SpecError(
+        raise PreconditionError(
             f"no epoch of query {query_id!r} is in doubt, although {mark.missing} versions of "
             f"{port.uri} are missing: Spark's commit log has epochs up to {checkpoint.committed}, "
-            f"history up to {mark.epoch}. Type {command('release', port, query_id)}"
+            f"history up to {mark.epoch}. Type {grounds.command('release')}"
         )
     if epoch != in_doubt:
-        raise SpecError(
+        raise PreconditionError(
             f"epoch {epoch} of query {query_id!r} is not in doubt, epoch {in_doubt} is: planned, "
             f"not in the commit log of {location}, and not in the versions that {port.uri} still "
             f"has. Look for the rows of epoch {in_doubt}"
         )
     if grounds.heard >= epoch and not landed:
-        raise SpecError(
+        raise PreconditionError(
             f"epoch {epoch} of query {query_id!r} is not missing: its driver told of it as "
             "committed. Say --committed, unless the dataset was brought back to an older state"
         )
     if epoch <= checkpoint.committed and not landed:
-        raise SpecError(
+        raise PreconditionError(
             f"epoch {epoch} of query {query_id!r} is in Spark's commit log, so it is not read "
             "again. If its rows are not in the table, start the stream once with onRestore=accept:"
             f"{max(mark.epoch, known_done(state)) + 1}-{epoch}, which goes on without them"
@@ -229,6 +235,7 @@ def resolve_checkpoint(
     *,
     by: str,
     storage_options: Mapping[str, str] | None = None,
+    reach: str = "",
     proven_dead: bool = False,
     dry_run: bool = False,
     backoff: Backoff | None = None,
@@ -239,26 +246,27 @@ def resolve_checkpoint(
     appended, whether it was read before or not.
 
     :param checkpoint_location: the new checkpoint, which must have an id.
-    :raises SpecError: there is no checkpoint yet; a driver is alive, or that cannot be told.
-    :raises CheckpointMismatchError: the checkpoint fits as it is, or its id cannot be read.
+    :raises PreconditionError: there is no checkpoint yet, or it fits as it is; as
+        :class:`DriverAliveError` a driver is alive, or that cannot be told.
+    :raises CheckpointCorruptError: its id cannot be read.
     :raises FencedError: another driver claimed in the middle; it was left alone.
     :raises TransientError: the store refused too often.
     """
-    grounds = look_again(port, query_id, storage_options)
+    grounds = look_again(port, query_id, storage_options, reach)
     port, state, owner = grounds.port, grounds.state, grounds.owner
-    sure = f"--checkpoint {shlex.quote(checkpoint_location)} {_DEAD}"
-    sure = command("resolve checkpoint", port, query_id, sure)
+    named = ["--checkpoint", checkpoint_location, _DEAD]
+    sure = grounds.command("resolve", "checkpoint", options=named)
     recorded = owner.driver.checkpoint_location
     grounds.refuse_living(recorded, checkpoint_location, proven_dead=proven_dead, command=sure)
     checkpoint = grounds.checkpoint(checkpoint_location)
     if checkpoint.id is None:
-        raise SpecError(
+        raise PreconditionError(
             f"{checkpoint_location} has no checkpoint yet, so there is no id to record: start the "
             f"stream there once with onCheckpointChange=newGeneration, which does the same"
         )
     mark = exact_watermark(port, query_id)
     if checkpoint.id == owner.driver.checkpoint_id and mark.epoch <= checkpoint.planned:
-        raise CheckpointMismatchError(
+        raise PreconditionError(
             f"the checkpoint at {checkpoint_location} (id {checkpoint.id}) is the one that query "
             f"{query_id!r} in {port.uri} belongs to, and no older copy: there is nothing to resolve"
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
+from airflow_provider_lance.streaming.corruption import WAYS_OUT, Corruption
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, Owner
 from airflow_provider_lance.streaming.proof import lost_epochs
 from airflow_provider_lance.streaming.recovery.evidence import (
@@ -43,6 +44,8 @@ def judge_checkpoint(evidence: Evidence) -> Iterator[Finding]:
         yield jumped
     elif evidence.watermark.epoch > seen.planned:
         yield _older(evidence, seen)
+    if evidence.corruption and evidence.own_checkpoint:
+        yield _corrupt(evidence, evidence.corruption)
 
 
 def _shown(evidence: Evidence, seen: Checkpoint | None) -> dict[str, Any]:
@@ -137,6 +140,35 @@ def _older(evidence: Evidence, seen: Checkpoint) -> Finding:
         f"a driver refuses to start. Restore the newest copy, {_WAYS}.",
         command=command(evidence, "epochs"),
         evidence=_shown(evidence, seen),
+        query_id=evidence.query_id,
+    )
+
+
+def _corrupt(evidence: Evidence, found: Corruption) -> Finding:
+    files = [str(each) for each in found.files]
+    gap = evidence.watermark.missing > 0
+    safe = bool(found.set_aside) and not gap
+    if safe:
+        cause = f"They can be set aside: {found.reason}. No row is lost or appended twice by it."
+        if len(found.set_aside) == 1:
+            cause = f"It can be set aside: {found.reason}. No row is lost or appended twice by it."
+    elif gap:
+        cause = "Versions that would prove which epoch is the newest were cleaned up: answer for "
+        cause += "the epoch in doubt first."
+    else:
+        cause = f"Nothing proves that Spark can do without: {found.reason}. {WAYS_OUT}."
+    return Finding(
+        Code.CHECKPOINT_CORRUPT,
+        f"Spark cannot start query {evidence.query_id} from the checkpoint at "
+        f"{evidence.checkpoint_location}: {', '.join(files)}.",
+        cause="A crash left it so, on a store that had not kept what was written, or somebody "
+        f"changed it. {cause}",
+        command=command(evidence, "resolve", "files") if safe else command(evidence, "epochs"),
+        evidence={
+            **_shown(evidence, evidence.checkpoint),
+            "corrupt": {each.path: each.why for each in found.files},
+            "setAside": list(found.set_aside),
+        },
         query_id=evidence.query_id,
     )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Any
 
+from airflow_provider_lance.streaming.commands import command_line
 from airflow_provider_lance.streaming.recovery.evidence import DriverSeen, Evidence
 
 __all__ = ["command", "dataset_command", "described", "name_of", "start_again"]
@@ -24,16 +24,12 @@ def command(evidence: Evidence, *verb: str, options: tuple[str, ...] = ()) -> st
     location = evidence.checkpoint_location
     if location and location != recorded and "--checkpoint" not in options:
         options = (*options, "--checkpoint", location)
-    return _typed(*verb, evidence.uri, evidence.query_id, *options, reach=evidence.reach)
+    return command_line(*verb, evidence.uri, evidence.query_id, *options, reach=evidence.reach)
 
 
 def dataset_command(uri: str, reach: str, *verb: str, options: tuple[str, ...] = ()) -> str:
     """Return a command for a dataset."""
-    return _typed(*verb, uri, *options, reach=reach)
-
-
-def _typed(*words: str, reach: str) -> str:
-    return " ".join(filter(None, ("lance-stream", shlex.join(words), reach)))
+    return command_line(*verb, uri, *options, reach=reach)
 
 
 def start_again(launched_by: str) -> str:

@@ -6,9 +6,10 @@ import socket
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from airflow_provider_lance.exceptions import CheckpointMismatchError, SpecError
+from airflow_provider_lance.exceptions import CheckpointCorruptError, SpecError
 from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
-from airflow_provider_lance.streaming.epoch import QueryState, Watermark
+from airflow_provider_lance.streaming.corruption import assess
+from airflow_provider_lance.streaming.epoch import NO_EPOCH, OwnerState, QueryState, Watermark
 from airflow_provider_lance.streaming.files import Files, open_files
 from airflow_provider_lance.streaming.history import exact_watermark
 from airflow_provider_lance.streaming.port import DatasetPort
@@ -80,6 +81,12 @@ def look(
     checkpoint, puzzle, broken = _checkpoint(location, opener, state)
     if checkpoint and checkpoint.id == _checkpoint_id(None, state):
         mark = exact_watermark(port, query_id, spark_done=checkpoint.committed)
+    lives = any(each.lives(tolerance.silence) for each in drivers if not _released(each, state))
+    corruption = None
+    if checkpoint is not None and not lives:  # a live one writes these files, and has read them
+        corruption = assess(
+            opener(location), checkpoint, max(mark.epoch, _proven(checkpoint, mark))
+        )
     versions = Versions(port, query_id)
     return Evidence(
         uri=port.uri,
@@ -107,7 +114,19 @@ def look(
         contradictions=contradictions(versions, state, drivers, _checkpoint_id(checkpoint, state)),
         undone=versions.undone(history),
         broken_checkpoint=broken,
+        corruption=corruption,
     )
+
+
+def _released(driver: DriverSeen, state: QueryState) -> bool:
+    """Tell whether a driver is the owner and gave the query up; its process may well live on."""
+    owner = state.owner
+    return owner is not None and owner.state is OwnerState.RELEASED and driver.is_of(owner.driver)
+
+
+def _proven(checkpoint: Checkpoint, mark: Watermark) -> int:
+    """Return what Spark's log proves of a watermark that versions no longer do."""
+    return checkpoint.committed if mark.missing else NO_EPOCH
 
 
 def _checkpoint_id(checkpoint: Checkpoint | None, state: QueryState) -> str | None:
@@ -142,7 +161,7 @@ def _checkpoint(
         return None, puzzle, False
     try:
         seen = read_checkpoint(location, files)
-    except CheckpointMismatchError as error:
+    except CheckpointCorruptError as error:
         return None, str(error), True
     if seen.id is None and (host := _elsewhere(location, state)):
         return None, f"{location} is not on this host, and may be on {host}", False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
@@ -23,7 +23,13 @@ from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.pulse import Pulse
 from airflow_provider_lance.streaming.recovery.clock import is_later, seconds_since
 from airflow_provider_lance.streaming.recovery.evidence import DriverSeen, Tolerance
-from airflow_provider_lance.streaming.report import EndReason, Summary, read_heartbeat, read_summary
+from airflow_provider_lance.streaming.report import (
+    EndReason,
+    Summary,
+    launched_at,
+    read_heartbeat,
+    read_summary,
+)
 from airflow_provider_lance.streaming.stopping import standing_request
 
 __all__ = ["health_of", "see_drivers", "with_owner"]
@@ -127,11 +133,11 @@ def health_of(
         if age is None or age >= tolerance.silence:
             return None
         return Health(StreamState.RUNNING, f"{_mark(mark)}; its driver cannot be seen")
-    launched_at = _launched_at(chosen, state)
+    since = _launched_at(chosen, state)
     note = standing_request(state)
     sight = Sight(
         launch_id=chosen.launch_id,
-        launched_at=launched_at,
+        launched_at=since,
         alive=chosen.alive,
         age=_age(chosen, state, now),
         silent=chosen.silent,
@@ -184,9 +190,8 @@ def _age(seen: DriverSeen, state: QueryState, now: datetime) -> float:
 
 
 def _launched_at(seen: DriverSeen, state: QueryState) -> str:
-    with suppress(ValueError):
-        stamp = datetime.strptime(seen.launch_id.split("-")[0], "%Y%m%dT%H%M%SZ")
-        return stamp.replace(tzinfo=UTC).isoformat()
+    if moment := launched_at(seen.launch_id):
+        return moment.isoformat()
     owner = state.owner
     if owner and seen.is_of(owner.driver):
         return owner.time

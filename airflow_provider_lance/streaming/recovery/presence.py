@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import chain
 
-from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.exceptions import DriverAliveError
 from airflow_provider_lance.streaming.epoch import Owner, OwnerState, QueryState
 from airflow_provider_lance.streaming.files import Files
 from airflow_provider_lance.streaming.recovery.evidence import DriverSeen
@@ -44,7 +44,7 @@ def refuse_living(
     cannot be seen from here.
 
     :param command: what to type once the driver is proven dead by other means.
-    :raises SpecError: a driver is alive, or it cannot be told.
+    :raises DriverAliveError: a driver is alive, or it cannot be told.
     """
     owner = state.owner
     for driver in sorted(drivers, key=lambda each: not each.alive):
@@ -66,7 +66,7 @@ def refuse_living(
 
 def _refusal(
     state: QueryState, driver: DriverSeen, *, own: bool, at_work: bool | None, command: str
-) -> SpecError:
+) -> DriverAliveError:
     assert state.owner is not None
     who = f"launch {driver.launch_id}"
     if own:
@@ -76,15 +76,15 @@ def _refusal(
     last = f"last heartbeat {driver.pulse.time}" if driver.pulse else "no heartbeat"
     seen = f"{who} of query {state.query_id!r}, {where}, {last},"
     if at_work is None:
-        return SpecError(
+        return DriverAliveError(
             f"{seen} cannot be told dead from alive from here. Run this on that host, or make sure "
             f"that this process is gone and type: {command}"
         )
     if own:
-        return SpecError(
+        return DriverAliveError(
             f"{seen} is alive. Ask it to stop, which releases the query, or end that process first"
         )
-    return SpecError(
+    return DriverAliveError(
         f"{seen} is alive. It takes the query over by itself; ask it to stop, or end that process "
         "first"
     )

@@ -1,0 +1,16 @@
+"""What to type: the one place where a ``lance-stream`` command is put together."""
+
+from __future__ import annotations
+
+import shlex
+
+__all__ = ["command_line"]
+
+
+def command_line(*words: str, reach: str = "") -> str:
+    """Return a ``lance-stream`` command, quoted for a shell.
+
+    :param words: everything after the command's name, not quoted.
+    :param reach: what is needed to reach the store, such as ``--conn-id lance_default``; quoted.
+    """
+    return " ".join(filter(None, (shlex.join(["lance-stream", *words]), reach)))

@@ -1,0 +1,179 @@
+"""This package's readers understand what protocol 1 wrote, and its writers still write it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_provider_lance.hooks.drivers import Launch
+from airflow_provider_lance.operators.memory import TaskMemory
+from airflow_provider_lance.spark.job import run
+from airflow_provider_lance.streaming.epoch import NO_EPOCH, EpochStamp, QueryState
+from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.streaming.maintenance.options import MaintenanceSpec
+from airflow_provider_lance.streaming.properties import decode_query, decode_stamp, key
+from airflow_provider_lance.streaming.pulse import Pulse
+from airflow_provider_lance.streaming.report import Summary, read_heartbeat, report_location
+from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.triggers.condition import EpochCondition, Mark
+from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
+from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
+from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
+from airflow_provider_lance.triggers.stream import LanceStreamTrigger
+from airflow_provider_lance.triggers.verdict import Verdict
+from airflow_provider_lance.triggers.watch import WatchOrder
+from tests.golden import written
+from tests.golden.written import FOLDER, QUERY, WRITERS, Kept, names_of, read, text_of
+from tests.support.sparkstream import Stream, orders, spec
+
+LATER = {"later": {"deep": [1, None, "x"]}, "laterText": "…"}
+"""Fields that a later version of protocol 1 may add."""
+
+
+def with_later_fields(document: Any) -> Any:
+    """Return a document with unknown fields in it, and in each mapping inside it."""
+    if isinstance(document, dict):
+        return {name: with_later_fields(value) for name, value in document.items()} | LATER
+    if isinstance(document, list):
+        return [with_later_fields(each) for each in document]
+    return document
+
+
+LATER_TOO = pytest.mark.parametrize(
+    "changed",
+    [lambda document: document, with_later_fields],
+    ids=["as written", "with later fields"],
+)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_writers_write_what_protocol_1_wrote(name: str) -> None:
+    kept, now = (FOLDER / f"{name}.json").read_text(), text_of(WRITERS[name]())
+    assert now == kept, (
+        f"{name}.json differs from what is written now. If a key was added on purpose: run "
+        "`python -m tests.golden` and commit the file. If another changed: raise PROTOCOL_VERSION"
+    )
+
+
+def test_there_is_no_file_that_no_test_reads() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == {*WRITERS, "heartbeat"}
+
+
+def state_of(name: str, *, later: bool) -> QueryState:
+    config = read(name)
+    if later:
+        owner = key("owner", QUERY)
+        config[owner] = json.dumps(json.loads(config[owner]) | LATER)
+        if note := config.get(key("stopNote", QUERY)):
+            config[key("stopNote", QUERY)] = json.dumps(json.loads(note) | LATER)
+        config |= {key("later", QUERY): "{", "spark.lance.streaming.later": "x"}
+    return decode_query(config, QUERY, 57)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_the_config_is_read(later: bool) -> None:
+    active, released = (state_of(f"config-{name}", later=later) for name in ("active", "released"))
+    assert (active.owner, released.owner) == (written.OWNER, written.RELEASED)
+    assert (active.watermark, active.folded_version) == (42, 56)
+    assert active.committed_at == written.LATER
+    assert (active.stop_token, active.stop_note) == (None, None)
+    claimed = state_of("config-claimed", later=later)
+    assert (claimed.watermark, claimed.committed_at, claimed.known) == (NO_EPOCH, None, True)
+    asked = state_of("config-stop", later=later)
+    assert (asked.stop_token, asked.stop_note) == (3, written.NOTE)
+
+
+@pytest.mark.parametrize("later", [{}, {"streaming.later": "{", "other.tool": "x"}])
+def test_the_transaction_of_an_epoch_is_read(later: dict[str, str]) -> None:
+    stamp = decode_stamp(read("transaction-properties") | later, QUERY, 57)
+    assert stamp == EpochStamp(
+        query_id=QUERY,
+        epoch_id=42,
+        generation=1,
+        token=3,
+        run_id=written.DRIVER.run_id,
+        protocol=1,
+        mode="update",
+        rows=120,
+        deletes=7,
+        fragments=2,
+        bytes=4096,
+        started_at=written.TIME,
+        duration_ms=250,
+        version=57,
+    )
+
+
+@LATER_TOO
+def test_the_reports_are_read(changed: Any) -> None:
+    assert Summary.from_json(changed(read("summary"))) == written.SUMMARY
+    pulse = Pulse.parse(changed(read("heartbeat")))
+    assert (pulse.state, pulse.token, pulse.epoch, pulse.watermark) == ("ended", None, 2, 2)
+    assert (pulse.total_rows, pulse.version) == (60, 5)
+    assert pulse.committed_at is not None
+
+
+def test_the_specifications_are_read() -> None:
+    # Read by the package that wrote them: a name that it does not know is a typing error.
+    job = JobSpec.loads(json.dumps(read("job-spec")))
+    assert job == JobSpec.parse(written.JOB)
+    maintenance = MaintenanceSpec.loads(json.dumps(read("maintenance-spec")))
+    assert maintenance.options.older_than == 86_400
+    assert maintenance.options.compaction["target_rows_per_fragment"] == 500_000
+
+
+TRIGGERS = (LanceEpochTrigger, LanceEpochEventTrigger, LanceStreamTrigger, LanceStopTrigger)
+
+
+@LATER_TOO
+def test_the_triggers_are_read(changed: Any) -> None:
+    made = []
+    for kept, kind in zip(read("triggers"), TRIGGERS, strict=True):
+        assert kept["classpath"] == f"{kind.__module__}.{kind.__qualname__}"
+        # Airflow itself passes the outer names to the constructor.
+        made.append(kind(**{name: changed(value) for name, value in kept["kwargs"].items()}))
+    epoch, event, stream, stop = made
+    assert EpochCondition.from_json(epoch.condition) == written.CONDITIONS[0]
+    assert event.condition.rows == 1000
+    assert WatchOrder.from_json(without_later_tags(stream.order)) == written.ORDER
+    assert Stopping.from_json(stop.stopping) == written.STOPPING
+
+
+def without_later_tags(order: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what was added to the tags: they are any names of the user's, for metrics."""
+    kept = {name: value for name, value in order["tags"].items() if name not in LATER}
+    return order | {"tags": kept}
+
+
+@LATER_TOO
+def test_what_a_trigger_and_a_task_keep_is_read(changed: Any) -> None:
+    event = changed(read("stream-event"))
+    verdict = Verdict.from_json(event["verdict"])
+    assert verdict.ended is not None
+    assert Summary.from_json(verdict.ended) == written.SUMMARY
+    assert (verdict.action, verdict.restarts) == (written.VERDICT.action, written.ORDER.restarts)
+    assert Launch.from_json(changed(read("launch-on-cluster"))) == written.CLUSTER
+    memory = TaskMemory.of(context(changed(read("task-state"))))
+    assert (memory.launch, memory.over, memory.was_cleared) == (written.LAUNCH, "", False)
+    assert Mark.from_json(changed(read("watcher-state"))) == written.MARK
+
+
+def context(note: Any) -> Any:
+    class Task:
+        try_number, max_tries = 2, 3
+
+    return {"task_state_store": Kept(note), "ti": Task()}
+
+
+def test_a_real_driver_writes_the_golden_heartbeat(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path)
+    for n in range(3):
+        stream.add(orders(n * 20, 20))
+    run(spark, JobSpec.parse(spec(stream)))
+    now = read_heartbeat(open_files(report_location(stream.checkpoint)), "launch")
+    golden = names_of({**read("heartbeat"), "progress": None})  # Spark's own part is Spark's
+    assert names_of({**(now or {}), "progress": None}) == golden
