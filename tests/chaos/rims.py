@@ -159,21 +159,24 @@ def _get_over(fight: Fight, restored: Restored, undone: set[int], there: set[int
     scene, plan = fight.scene, fight.plan
     # An epoch that Spark has not logged is written again, and nothing of it is lost.
     gone = {epoch for epoch in undone if epoch <= scene.committed}
+    # Where everything old is gone, the epoch in flight may be in doubt as well.
+    gap = {"HistoryGapError"} if plan.cleaned is Cleaned.ALL else set()
+    landed = scene.planned in there
     if gone:
         fight.check(scene.judge())
-        # Where everything old is gone, a restore and a gap in history may look the same.
-        gap = ["HistoryGapError"] if plan.cleaned is Cleaned.ALL else []
         end = fight.refusal("DatasetRestoredError", *gap)
         if end is None:
             return
-        stamps = others.stamps(scene.place)
-        landed = any(version > restored.made for version in stamps)
+        went_on = any(version > restored.made for version in others.stamps(scene.place))
         newer = restored.newest in others.versions(scene.place)
-        if plan.accepted or landed or not newer:
-            fight.answer(end, landed=scene.planned in there, gone=gone)
+        if plan.accepted or went_on or not newer:
+            fight.answer(end, landed=landed, gone=gone)
         else:
             others.bring_back(scene.place, restored.newest)
-    fight.end(scene.driver(), Manner.FINISHED)
+    end = fight.end(scene.driver(), Manner.FINISHED, errors=gap)
+    if end.error in gap:
+        fight.answer(end, landed=landed)
+        fight.end(scene.driver(), Manner.FINISHED)
 
 
 def replace_offsets(fight: Fight) -> None:
