@@ -145,8 +145,8 @@ def _heals(given: object) -> frozenset[Heal]:
         raise SpecError(f"heal must be a list of {known}, got {shown(given)}")
     if wrong := [name for name in names if name not in known]:
         raise SpecError(
-            f"heal: unknown {wrong}, valid are {known}; anything else is done only on request, by "
-            "release, resolve_gap or resolve_checkpoint with the epoch named"
+            f"heal: unknown {shown(wrong)}, valid are {known}; anything else is done only on "
+            "request, by release, resolve_gap or resolve_checkpoint with the epoch named"
         )
     return frozenset(Heal(name) for name in names)
 

@@ -6,7 +6,7 @@ All of it is decidable from the stream's schema, before a dataset is made or tou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 
 from airflow_provider_lance.exceptions import SchemaMismatchError
 
-__all__ = ["arrow_schema", "folded", "refuse_collated_keys"]
+__all__ = ["arrow_schema", "folding", "refuse_collated_keys"]
 
 RESERVED = frozenset(
     {
@@ -78,10 +78,10 @@ def arrow_schema(df: DataFrame, names: Collection[str]) -> pa.Schema:
     return to_arrow_schema(StructType(fields), timezone="UTC")
 
 
-def folded(df: DataFrame, name: str) -> str:
-    """Return a column's name as Spark compares it, in lower case unless it is told otherwise."""
+def folding(df: DataFrame) -> Callable[[str], str]:
+    """Return what makes a name as Spark compares it: in lower case, unless it is told otherwise."""
     sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
-    return name if sensitive else name.lower()
+    return str if sensitive else str.lower
 
 
 def refuse_collated_keys(df: DataFrame, keys: Collection[str]) -> None:
@@ -99,12 +99,14 @@ def refuse_collated_keys(df: DataFrame, keys: Collection[str]) -> None:
 
 
 def _unclear_names(df: DataFrame, names: Collection[str]) -> Iterator[str]:
-    seen = Counter(folded(df, name) for name in df.columns)
-    for name in dict.fromkeys(df.columns):
-        if name in names and seen[folded(df, name)] > 1:
-            alike = [each for each in df.columns if folded(df, each) == folded(df, name)]
+    folded = folding(df)
+    alike: dict[str, list[str]] = {}
+    for name in df.columns:
+        alike.setdefault(folded(name), []).append(name)
+    for group in alike.values():
+        if len(group) > 1 and not set(names).isdisjoint(group):
             yield (
-                f"columns {alike} have one name for Spark: give each its own in sql, with AS, or "
+                f"columns {group} have one name for Spark: give each its own in sql, with AS, or "
                 "leave it out"
             )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_sec
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.handover import wait_for_end
-from airflow_provider_lance.spark.start import classic_session, refuse_trigger
+from airflow_provider_lance.spark.start import classic_session, driver_of, refuse_trigger
 from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.totals import EpochReport, Totals
 from airflow_provider_lance.spark.tuning import spare_size_checks
@@ -35,14 +34,12 @@ from airflow_provider_lance.streaming.corruption import refuse_corrupt
 from airflow_provider_lance.streaming.dataset import named_panics
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import (
-    Driver,
     EndOffsets,
     Epoch,
     OutputMode,
     utc_now,
 )
 from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.process import ProcessIdentity
 from airflow_provider_lance.streaming.report import report_location
 from airflow_provider_lance.streaming.spec import SinkOptions
 from airflow_provider_lance.streaming.steps import Step
@@ -213,7 +210,9 @@ class LanceSink:
         return committer
 
     def _take_over(self, committer: Committer, session: SparkSession) -> None:
-        if previous := committer.take_over(self._driver(session)):
+        if previous := committer.take_over(
+            driver_of(session, self.options, self.launch_id, self.launched_by)
+        ):
             location = report_location(self.options.checkpoint_location)
             wait_for_end(previous, HadoopFiles(session, location))
             committer.recheck()  # it may have written Spark's log until its end
@@ -258,7 +257,7 @@ class LanceSink:
             refuse_another_query(classic_session(df), self.options, epoch_id)
         committer = self.committer or self._prepare(df, streaming=False)
         if self._writer is None:
-            driver = self._driver(df.sparkSession)
+            driver = driver_of(df.sparkSession, self.options, self.launch_id, self.launched_by)
             committer.identify(driver)
             self._query = find_active_query(df.sparkSession, driver.checkpoint_id)
             self._writer = EpochWriter(self._task(driver.run_id))
@@ -342,21 +341,3 @@ class LanceSink:
         if self.options.delete_when:
             columns.append(F.expr(self.options.delete_when).alias(DELETE_FLAG))
         return df.select(*columns)
-
-    def _driver(self, session: SparkSession) -> Driver:
-        context = session.sparkContext
-        process = ProcessIdentity.of(os.getpid())
-        # Spark sets both for the thread that runs a query, and for no other: its id is the
-        # checkpoint's id, and the job group is the run's id.
-        return Driver(
-            run_id=context.getLocalProperty("spark.jobGroup.id") or "",
-            checkpoint_id=context.getLocalProperty("sql.streaming.queryId") or "",
-            checkpoint_location=self.options.checkpoint_location,
-            application_id=context.applicationId,
-            ui_address=context.uiWebUrl or "",
-            host=process.host,
-            pid=process.pid,
-            start=process.start,
-            launch_id=self.launch_id,
-            launched_by=self.launched_by,
-        )

@@ -1,14 +1,18 @@
-"""What a query must be before it is started: a classic session, and a trigger that has epochs."""
+"""What a query must be before it is started, and who the driver is that starts it."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.epoch import Driver
+from airflow_provider_lance.streaming.process import ProcessIdentity
+from airflow_provider_lance.streaming.spec import SinkOptions
 
-__all__ = ["classic_session", "refuse_trigger"]
+__all__ = ["classic_session", "driver_of", "refuse_trigger"]
 
 
 def classic_session(df: DataFrame) -> SparkSession:
@@ -36,3 +40,25 @@ def refuse_trigger(trigger: dict[str, Any]) -> None:
         return
     why = "continuous processing has no epochs to commit; " if "continuous" in trigger else ""
     raise SpecError(f"trigger {trigger}: {why}use availableNow=True or processingTime='10 seconds'")
+
+
+def driver_of(
+    session: SparkSession, options: SinkOptions, launch_id: str, launched_by: str
+) -> Driver:
+    """Return who this process is, for the owner record; call it in the query's own thread."""
+    context = session.sparkContext
+    process = ProcessIdentity.of(os.getpid())
+    # Spark sets both for the thread that runs a query, and for no other: its id is the
+    # checkpoint's id, and the job group is the run's id.
+    return Driver(
+        run_id=context.getLocalProperty("spark.jobGroup.id") or "",
+        checkpoint_id=context.getLocalProperty("sql.streaming.queryId") or "",
+        checkpoint_location=options.checkpoint_location,
+        application_id=context.applicationId,
+        ui_address=context.uiWebUrl or "",
+        host=process.host,
+        pid=process.pid,
+        start=process.start,
+        launch_id=launch_id,
+        launched_by=launched_by,
+    )

@@ -19,7 +19,7 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.spark.columns import arrow_schema, folded, refuse_collated_keys
+from airflow_provider_lance.spark.columns import arrow_schema, folding, refuse_collated_keys
 from airflow_provider_lance.spark.schema import check_schema, dataset_schema
 from airflow_provider_lance.spark.writer import DELETE_FLAG
 from airflow_provider_lance.streaming.dataset import (
@@ -94,7 +94,8 @@ def _check_keys(df: DataFrame, schema: pa.Schema, options: SinkOptions) -> None:
             "compared; use columns of a plain type"
         )
     refuse_collated_keys(df, keys)
-    taken = [name for name in schema.names if folded(df, name) == DELETE_FLAG]
+    folded = folding(df)
+    taken = [name for name in schema.names if folded(name) == DELETE_FLAG]
     if options.delete_when and taken:
         raise SchemaMismatchError(
             f"column {taken[0]!r} has the name under which deleteWhen is evaluated: rename it in "

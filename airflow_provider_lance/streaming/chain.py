@@ -14,9 +14,12 @@ from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
     DatasetNotFoundError,
     DatasetRestoredError,
+    FencedError,
+    HistoryGapError,
     LanceStreamError,
+    SchemaMismatchError,
 )
-from airflow_provider_lance.streaming.epoch import Epoch
+from airflow_provider_lance.streaming.epoch import Epoch, OutputMode
 from airflow_provider_lance.streaming.history import versions_of
 from airflow_provider_lance.streaming.port import DatasetPort
 from airflow_provider_lance.streaming.properties import decode_query
@@ -48,6 +51,7 @@ class Chain:
         self._view = view
         self._landmark: _Landmark = None
         self._fold = 0
+        self._layout = view.port.layout
         self.broken = False
         """Whether a proof has failed: the driver then neither commits nor releases any more."""
 
@@ -208,6 +212,58 @@ class Chain:
             f"{landed.version} of {newest.uri} after its commit was held up, and versions up to "
             f"{newest.version} that would show whether it is part of the table were cleaned up. "
             "The next start says what to do; let cleanup keep versions for longer"
+        )
+
+    def refuse_other_layout(self) -> None:
+        """Raise :class:`SchemaMismatchError` if the schema changed since this driver started."""
+        view = self._view
+        if view.port.layout != self._layout:
+            raise SchemaMismatchError(
+                f"the schema of {view.port.uri} was changed while query {view.query_id!r} was "
+                f"running (seen at version {view.port.version}); nothing of this epoch was "
+                "committed. Start it again: the stream's columns are then checked against the new "
+                "schema"
+            )
+
+    def inspect_landing(self, epoch: Epoch, base: int) -> None:
+        """Raise if a commit landed where it should not have.
+
+        Reads the versions that others committed meanwhile, where a newer owner is among them or the
+        epoch is an upsert.
+
+        Lance lets an append pass over a changed schema (seen on pylance 14.0.2). A stale append
+        that lands before the newer owner's barrier is in order: that owner sees it.
+
+        :raises SchemaMismatchError, FencedError, HistoryGapError: the message names the epoch's
+            version.
+        """
+        view, epoch_id = self._view, epoch.epoch_id
+        if view.port.layout != self._layout:
+            raise SchemaMismatchError(
+                f"the schema of {view.port.uri} was changed at the moment in which epoch "
+                f"{epoch_id} of query {view.query_id!r} landed, as version {view.port.version}: "
+                "its values in columns that were altered or added read as null there. Write that "
+                "epoch's rows again from the source, and stop streams before a schema is changed"
+            )
+        between = range(base + 1, view.port.version)
+        upsert = epoch.mode is OutputMode.UPDATE
+        if not (view.fenced or upsert):
+            return
+        if all(view.port.properties(version) is not None for version in between):
+            return
+        if view.fenced:
+            raise FencedError(
+                f"epoch {epoch_id} of query {view.query_id!r} landed as version "
+                f"{view.port.version} of {view.port.uri} although a newer owner holds the query, "
+                f"and versions after {base} that would show which of them came first were cleaned "
+                "up: its rows may be there twice. Compare them with the source, and let cleanup "
+                "keep versions for longer than a driver may hang"
+            )
+        raise HistoryGapError(
+            f"epoch {epoch_id} of query {view.query_id!r} landed as version {view.port.version} of "
+            f"{view.port.uri}, and versions after {base} were cleaned up while its commit was on "
+            "its way. If one of them was a compaction, rows that the epoch replaces are there "
+            "twice. Look for merge keys that occur twice, and let cleanup keep versions for longer"
         )
 
     def _broken(self, error: LanceStreamError) -> LanceStreamError:

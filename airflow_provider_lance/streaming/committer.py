@@ -230,7 +230,7 @@ class Committer:
             if attempt.number:
                 view.refresh(strictly=strictly)
             view.refuse_if_fenced()
-            view.refuse_other_layout()
+            view.chain.refuse_other_layout()
             assert view.owner is not None
             # 3. One commit carries data and stamp.
             self._ownership.in_doubt = True
@@ -240,7 +240,7 @@ class Committer:
             stamp = encode_stamp(self.query_id, view.owner, epoch, milliseconds, view.run_id)
             try:
                 slow = self._ownership.send(change_for(epoch), stamp)
-                view.inspect_landing(epoch, base)
+                view.chain.inspect_landing(epoch, base)
                 if slow and not view.chain.holds_landed(epoch):
                     # It landed beside the chain, where nobody will ever see it.
                     base = self._leave_orphan(epoch.epoch_id, attempt)

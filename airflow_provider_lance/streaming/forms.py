@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.streaming.decoding import (
@@ -129,9 +129,18 @@ def location(value: Any) -> str:
         scheme, host, path = found[1].lower(), found[2] or "", found[3] or ""
     if scheme == "file" and host:
         raise ValueError(f"a path of this host: write 'file:///{host}{path}', with three slashes")
+    if not _is_host(host):
+        raise ValueError(f"a URI with a bucket or host that can be read, not {shown(host)}")
     if not path.strip("/") or (scheme in _BUCKETS and not host):
         raise ValueError("a folder of its own, not the root")
     return place.rstrip("/")
+
+
+def _is_host(host: str) -> bool:
+    try:
+        return urlsplit(f"//{host}").netloc == host
+    except ValueError:  # brackets that are no IPv6 address; letters that stand for '/' or '@'
+        return False
 
 
 def is_absolute(place: str) -> bool:

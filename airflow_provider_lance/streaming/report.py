@@ -7,7 +7,6 @@ query never write over each other and both can be seen.
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +16,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
+from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.streaming.decoding import one_of, read_fields
 from airflow_provider_lance.streaming.epoch import utc_now
 from airflow_provider_lance.streaming.files import Files
@@ -34,8 +34,6 @@ __all__ = [
     "write_heartbeat",
     "write_summary",
 ]
-
-log = logging.getLogger(__name__)
 
 _LAUNCH = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
 
@@ -153,13 +151,15 @@ def read_heartbeat(files: Files, launch_id: str) -> dict[str, Any] | None:
 
 
 def read_summary(files: Files, launch_id: str) -> Summary | None:
-    """Return a launch's summary, ``None`` while there is none that can be read."""
+    """Return a launch's summary, ``None`` while there is none.
+
+    :raises SpecError: there is one of another form; what became of the launch cannot be told.
+    """
     document = _read(files, f"{launch_id}/summary.json")
     try:
         return Summary.from_json(document) if document else None
     except ValueError as error:
-        log.warning("A summary cannot be read. launch_id=%s error=%s", launch_id, error)
-        return None
+        raise SpecError(f"summary.json of launch {launch_id} must be {error}") from None
 
 
 def _read(files: Files, path: str) -> dict[str, Any] | None:

@@ -11,10 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from airflow_provider_lance.exceptions import (
-    FencedError,
-    HistoryGapError,
     ProtocolVersionError,
-    SchemaMismatchError,
 )
 from airflow_provider_lance.streaming.chain import Chain
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
@@ -24,8 +21,6 @@ from airflow_provider_lance.streaming.epoch import (
     DoneEpoch,
     Driver,
     EndOffsets,
-    Epoch,
-    OutputMode,
     Owner,
     QueryState,
     StopNote,
@@ -77,7 +72,6 @@ class DriverView:
         self.state = decode_query(port.config, query_id, port.version)
         self.move_to(port)
         self._looked = policy.clock()
-        self._layout = port.layout
         self._reader = WatermarkReader(port, query_id)
         self.watermark = Watermark(NO_EPOCH, port.version, None)
         self.done: DoneEpoch | None = self.state.done
@@ -125,57 +119,6 @@ class DriverView:
             self.reopen()
         if aged:
             self.chain.refuse_dropped()
-
-    def refuse_other_layout(self) -> None:
-        """Raise :class:`SchemaMismatchError` if the schema changed since this driver started."""
-        if self.port.layout != self._layout:
-            raise SchemaMismatchError(
-                f"the schema of {self.port.uri} was changed while query {self.query_id!r} was "
-                f"running (seen at version {self.port.version}); nothing of this epoch was "
-                "committed. Start it again: the stream's columns are then checked against the new "
-                "schema"
-            )
-
-    def inspect_landing(self, epoch: Epoch, base: int) -> None:
-        """Raise if a commit landed where it should not have.
-
-        Reads the versions that others committed meanwhile, where a newer owner is among them or the
-        epoch is an upsert.
-
-        Lance lets an append pass over a changed schema (seen on pylance 14.0.2). A stale append
-        that lands before the newer owner's barrier is in order: that owner sees it.
-
-        :raises SchemaMismatchError, FencedError, HistoryGapError: the message names the epoch's
-            version.
-        """
-        epoch_id = epoch.epoch_id
-        if self.port.layout != self._layout:
-            raise SchemaMismatchError(
-                f"the schema of {self.port.uri} was changed at the moment in which epoch "
-                f"{epoch_id} of query {self.query_id!r} landed, as version {self.port.version}: "
-                "its values in columns that were altered or added read as null there. Write that "
-                "epoch's rows again from the source, and stop streams before a schema is changed"
-            )
-        between = range(base + 1, self.port.version)
-        upsert = epoch.mode is OutputMode.UPDATE
-        if not (self.fenced or upsert):
-            return
-        if all(self.port.properties(version) is not None for version in between):
-            return
-        if self.fenced:
-            raise FencedError(
-                f"epoch {epoch_id} of query {self.query_id!r} landed as version "
-                f"{self.port.version} of {self.port.uri} although a newer owner holds the query, "
-                f"and versions after {base} that would show which of them came first were cleaned "
-                "up: its rows may be there twice. Compare them with the source, and let cleanup "
-                "keep versions for longer than a driver may hang"
-            )
-        raise HistoryGapError(
-            f"epoch {epoch_id} of query {self.query_id!r} landed as version {self.port.version} of "
-            f"{self.port.uri}, and versions after {base} were cleaned up while its commit was on "
-            "its way. If one of them was a compaction, rows that the epoch replaces are there "
-            "twice. Look for merge keys that occur twice, and let cleanup keep versions for longer"
-        )
 
     def prepare(self) -> None:
         """Refuse what cannot be exact; see :meth:`.committer.Committer.prepare`."""

@@ -169,11 +169,11 @@ class AdvanceCondition:
         if self.epochs is not None and self.rows is not None:
             raise SpecError(
                 "give every_epochs or every_rows, not both: got "
-                f"{self.epochs!r} epochs and {self.rows!r} rows"
+                f"{shown(self.epochs)} epochs and {shown(self.rows)} rows"
             )
         for name, number in (("every_epochs", self.epochs), ("every_rows", self.rows)):
             if number is not None and (type(number) is not int or number < 1):
-                raise SpecError(f"{name} must be a whole number of 1 or more, got {number!r}")
+                raise SpecError(f"{name} must be a whole number of 1 or more, got {shown(number)}")
 
     def is_met(self, advance: Advance) -> bool:
         """Tell whether to fire; pure.

@@ -12,6 +12,7 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.streaming.decoding import finite, shown
 from airflow_provider_lance.streaming.epoch import NO_EPOCH
 from airflow_provider_lance.streaming.properties import require_query_id
 from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition, Mark
@@ -79,8 +80,14 @@ class LanceEpochEventTrigger(BaseEventTrigger):
         self.condition = AdvanceCondition(every_epochs, every_rows)
         self.lance_conn_id = lance_conn_id
         self.poll_interval = poll_interval
-        if not poll_interval > 0:
-            raise SpecError(f"poll_interval must be more than 0 seconds, got {poll_interval!r}")
+        try:
+            positive = finite(poll_interval) > 0
+        except ValueError:
+            positive = False
+        if not positive:
+            raise SpecError(
+                f"poll_interval must be more than 0 seconds, got {shown(poll_interval)}"
+            )
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +22,7 @@ from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.launch.folder import RunFolder
 from airflow_provider_lance.launch.order import Order
 from airflow_provider_lance.operators.memory import TaskMemory
+from airflow_provider_lance.operators.permits import Permits, parse_tolerance
 from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.maintenance.options import MaintenanceOptions, MaintenanceSpec
 from airflow_provider_lance.streaming.process import ProcessIdentity
@@ -39,6 +40,7 @@ from airflow_provider_lance.streaming.refusal import OnHistoryGap
 from airflow_provider_lance.streaming.report import read_heartbeat, read_summary
 from airflow_provider_lance.streaming.spec import JobSpec, SinkOptions
 from airflow_provider_lance.triggers.condition import EpochCondition, Mark
+from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.progress import progress_line
 from airflow_provider_lance.triggers.stop import Stopping
 from airflow_provider_lance.triggers.verdict import Verdict
@@ -363,6 +365,53 @@ def read_memory(note: Any) -> None:
         assert Launch.from_json(launch.to_json()) == launch
 
 
+PERMITS = {
+    "query_ids": ["orders"],
+    "heal": ["watermark"],
+    "release": {"epoch": 3, "proven_dead": True},
+    "resolve_gap": {"epoch": "3", "landed": True, "proven_dead": False},
+    "resolve_checkpoint": {"epoch": -1, "location": "/data/checkpoints/orders"},
+}
+TOLERANCE = {"stall": 600, "silence": timedelta(seconds=120), "small_fragments": 100}
+
+
+def make_permits(random: Random) -> Any:
+    given = damaged(random, PERMITS, plain=False)
+    if isinstance(given, dict) and random.random() < 0.8:  # one decision at a time
+        kept = random.choice(["release", "resolve_gap", "resolve_checkpoint"])
+        given = {name: each for name, each in given.items() if name in ("query_ids", "heal", kept)}
+    return given, damaged(random, TOLERANCE, plain=False)
+
+
+def read_permits(given: Any) -> None:
+    permits, tolerance = given
+    known = dict.fromkeys(PERMITS) | (permits if isinstance(permits, dict) else {})
+    parse_tolerance(tolerance)
+    # Airflow checks the names of an operator's arguments, and this one that it is a list of ids.
+    made = Permits.parse(**{name: known[name] for name in PERMITS} | {"query_ids": ["orders"]})
+    for answer in (made.release, made.resolve_gap, made.resolve_checkpoint):
+        assert answer is None or -1 <= answer.epoch <= MOST
+
+
+def make_trigger(random: Random) -> Any:
+    kept = read_trigger_kwargs()
+    changed = damaged(random, kept, plain=False)
+    return {
+        name: changed.get(name, kept[name]) if isinstance(changed, dict) else kept[name]
+        for name in kept
+    }
+
+
+def read_trigger_kwargs() -> dict[str, Any]:
+    return dict(written.read("triggers")[1]["kwargs"])
+
+
+def read_trigger(given: Any) -> None:
+    trigger = LanceEpochEventTrigger(**given)
+    assert trigger.serialize()[1] == given
+    assert trigger.poll_interval > 0
+
+
 EXTRA = {"base_uri": "/data", "storage_options": {"region": "eu", "timeout": 3, "allow_http": True}}
 
 
@@ -470,6 +519,8 @@ def subjects(folder: Path) -> list[Subject]:
         ),
         Subject("mark", *marks, refusals=(ValueError,)),
         Subject("task state", make_memory, read_memory),
+        Subject("what a task may heal", make_permits, read_permits),
+        Subject("event trigger", make_trigger, read_trigger),
         Subject("connection", make_connection, read_connection, 2),
         Subject("order to a keeper", lambda r: json_damaged(r, ORDER), read_order),
         Subject("files of a launch", files.make, files.read),

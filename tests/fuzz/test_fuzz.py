@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_lance.exceptions import SpecError
 from tests.fuzz.run import fuzz
 from tests.fuzz.subjects import Subject, subjects
+from tests.support.processes import finish, python
 
 INPUTS = 100
 """Of each share of a kind; the long run has twenty times as many."""
@@ -18,11 +19,8 @@ NAMES = [each.name for each in subjects(Path("/nowhere"))]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_input_is_accepted_with_the_right_meaning_or_refused_by_name(
-    tmp_path: Path, name: str, request: pytest.FixtureRequest
+    tmp_path: Path, name: str
 ) -> None:
-    if name == "checkpoint files":
-        reason = "names in offsets/ that int() cannot read, or reads as another number"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
     kind = next(each for each in subjects(tmp_path) if each.name == name)
     tally = fuzz([kind], INPUTS * kind.share, seed=7)
     found = [f"{where}\n{trace}" for (_, where), (_, trace) in tally.wrong.items()]
@@ -42,6 +40,13 @@ def test_what_is_wrong_is_found() -> None:
     assert tally.inputs == 600
     assert {where.split(" ")[0] for _, where in tally.wrong} == {"AssertionError", "KeyError"}
     assert min(tally.accepted["numbers"], tally.refused["numbers"], tally.raw["numbers"]) > 50
+
+
+def test_it_is_run_as_a_program() -> None:
+    words = ["-m", "tests.fuzz", "--inputs", "300", "--seed", "1", "--only", "stamps"]
+    status, output = finish(python(*words))
+    assert status == 0, output
+    assert "300 inputs of seed 1: 0 wrong" in output
 
 
 def test_a_seed_decides_the_inputs() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import runpy
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +60,22 @@ def test_the_writers_write_what_protocol_1_wrote(name: str) -> None:
         f"{name}.json differs from what is written now. If a key was added on purpose: run "
         "`python -m tests.golden` and commit the file. If another changed: raise PROTOCOL_VERSION"
     )
+
+
+def test_regenerating_writes_a_new_key_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(FOLDER, tmp_path / "kept")
+    monkeypatch.setattr(written, "FOLDER", tmp_path / "kept")
+    for more, said in (({}, ""), ({"streaming.later": "x"}, '+  "streaming.later": "x",')):
+        document = {**read("transaction-properties"), **more}
+        monkeypatch.setitem(WRITERS, "transaction-properties", lambda document=document: document)
+        monkeypatch.setattr(sys, "argv", ["tests.golden"])
+        with pytest.raises(SystemExit, match="0"):
+            runpy.run_module("tests.golden", run_name="__main__")
+        out = capsys.readouterr().out
+        assert said in out if said else out == ""
+        assert json.loads((tmp_path / "kept/transaction-properties.json").read_text()) == document
 
 
 def test_there_is_no_file_that_no_test_reads() -> None:

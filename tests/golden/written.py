@@ -199,7 +199,7 @@ def config(owner: Owner, note: StopNote | None = None, epoch: int = 42) -> dict[
     return {name: value for name, value in updates.items() if value is not None}
 
 
-WRITERS: Mapping[str, Callable[[], Any]] = {
+WRITERS: dict[str, Callable[[], Any]] = {
     "transaction-properties": lambda: encode_stamp(QUERY, OWNER, EPOCH, 250, DRIVER.run_id),
     "config-claimed": lambda: config(OWNER, epoch=NO_EPOCH),
     "config-active": lambda: config(OWNER),

@@ -159,6 +159,42 @@ def test_both_zeros_and_every_nan_are_one_key_in_a_real_upsert(stream: Stream) -
     assert sorted(stream.table().column("v").to_pylist()) == [3, 4, 5]
 
 
+# ----------------------------------------------------------------------------------------- nulls
+
+
+@pytest.mark.parametrize("small_epoch_rows", [DIRECT, ON_EXECUTORS], ids=["driver", "executors"])
+@pytest.mark.parametrize(
+    ("kind", "expression", "path"),
+    [
+        (pa.struct([pa.field("a", pa.float64(), False)]), "struct(x AS a)", "x.a"),
+        (pa.list_(pa.field("element", pa.float64(), False)), "array(x)", "x.element"),
+        (pa.map_(pa.string(), pa.field("value", F32, False)), "map('k', x)", "x.value"),
+    ],
+    ids=str,
+)
+def test_a_null_within_a_column_that_may_have_none_is_refused(
+    stream: Stream, small_epoch_rows: int, kind: pa.DataType, expression: str, path: str
+) -> None:
+    stream.create(pa.schema([("x", kind)]))
+    for values in ([1.5], [2.5], [3.5, None]):
+        stream.add(pa.table({"x": pa.array(values, pa.float64())}))
+    stream.ddl = "x DOUBLE"
+    df = stream.read().selectExpr(f"{expression} AS x")
+    said = refused(stream, df, smallEpochRows=small_epoch_rows)
+    assert f"column {path!r} may not be null in the dataset and is null in 1 places" in said
+    assert stream.dataset.count_rows() == 2
+
+
+def test_a_null_struct_is_written_although_its_fields_may_not_be_null(stream: Stream) -> None:
+    for number in range(4):
+        stream.add(orders(number * 2, 2))
+    field = "CASE WHEN id % 2 = 0 THEN named_struct('a', 1) END AS s"
+    stream.run(stream.read().selectExpr("id", field), createIfMissing=True)
+    assert stream.dataset.schema.field("s").type == pa.struct([pa.field("a", pa.int32(), False)])
+    found = {row["id"]: row["s"] for row in stream.table().to_pylist()}
+    assert found == {number: None if number % 2 else {"a": 1} for number in range(8)}
+
+
 # --------------------------------------------------------------------------------- names and types
 
 

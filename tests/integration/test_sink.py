@@ -469,6 +469,24 @@ def test_triggers_that_lose_data_are_refused(stream: Stream, trigger: dict[str, 
         stream.sink().start(stream.read(), **trigger)
 
 
+def test_a_trigger_without_an_interval_is_warned_of_once(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream.create()
+    stream.add(orders(0, 5))
+    for trigger in ("0 seconds", "1 second"):
+        sink = stream.sink()
+        query = sink.start(stream.read(), processingTime=trigger)
+        query.processAllAvailable()
+        query.stop()
+        sink.release()
+    warned = [each.getMessage() for each in caplog.records if "trigger is" in each.getMessage()]
+    assert len(warned) == 1
+    assert "'0 seconds'" in warned[0]
+    assert "'10 seconds'" in warned[0]
+    expect_ids(stream, 5)
+
+
 def test_a_deleted_checkpoint_with_the_query_id_kept_is_refused(stream: Stream) -> None:
     import shutil
 

@@ -170,7 +170,7 @@ def values(kind: DataType, nullable: bool) -> st.SearchStrategy[Any]:
 
 
 def never_void(kind: DataType, nullable: bool = True) -> bool:
-    """Tell whether no value of a type must be null and yet must not."""
+    """Tell whether a type has no part that must be null and may not be."""
     match kind:
         case NullType():
             return nullable

@@ -145,7 +145,7 @@ def test_a_moment_that_cannot_be_read_is_no_error(folder: SparkFolder, content: 
     assert (seen.in_flight, seen.planned_at) == (3, None)
 
 
-def test_nor_is_a_store_that_does_not_answer_for_it() -> None:
+def test_a_store_that_does_not_answer_for_the_newest_offsets_is_named() -> None:
     class Refusing:
         def read(self, path: str) -> bytes | None:
             if path == "metadata":
@@ -161,7 +161,8 @@ def test_nor_is_a_store_that_does_not_answer_for_it() -> None:
         def remove(self, path: str) -> None:
             raise AssertionError("a checkpoint is Spark's alone")
 
-    assert read_checkpoint("/cp", Refusing()) == Checkpoint("/cp", planned=0)
+    with pytest.raises(StorageUnavailableError, match="not this file"):
+        read_checkpoint("/cp", Refusing())
 
 
 def test_commits_are_listed_before_offsets() -> None:

@@ -231,18 +231,24 @@ def test_every_query_is_folded_in_one_commit(tmp_path: Path) -> None:
     assert [exact_watermark(open_dataset(uri), name).epoch for name in "abc"] == [1, 2, 3]
 
 
-def test_a_released_query_is_not_folded_and_holds_nothing_back(tmp_path: Path) -> None:
+def test_a_released_query_is_read_on_and_holds_nothing_back(tmp_path: Path) -> None:
     uri = make(tmp_path, 1)
     ended, going = stream(uri, query_id="ended"), stream(uri, query_id="going")
     ended.step([{"id": 1, "epoch": 1}])
     assert ended.committer.release()
-    folded_at_release = state(uri, "ended").folded_version
+    released = state(uri, "ended")
     going.step([{"id": 1, "epoch": 1}])
     going.step([{"id": 1, "epoch": 1}])
     done = clean(uri, EAGER)
-    assert done.folded == ("going",)
-    assert min(numbers(uri)) > folded_at_release
-    assert state(uri, "ended").folded_version == folded_at_release
+    assert done.folded == ("ended", "going")
+    assert min(numbers(uri)) > released.folded_version
+    after = state(uri, "ended")
+    assert after.folded_version == open_dataset(uri).version - 1
+    assert (after.owner, after.watermark, after.done) == (
+        released.owner,
+        released.watermark,
+        released.done,
+    )
     assert exact_watermark(open_dataset(uri), "ended").epoch == 0
 
 

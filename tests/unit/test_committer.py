@@ -316,13 +316,29 @@ def test_an_answer_for_another_epoch_is_no_answer(dataset: MemoryDataset) -> Non
         )
 
 
-def test_a_gap_that_sparks_commit_log_covers_is_no_gap(dataset: MemoryDataset) -> None:
+def test_a_gap_over_epochs_that_spark_has_as_done_stops_too(dataset: MemoryDataset) -> None:
     log = gap(dataset)
     log["planned"] = 1
-    driver = SparkLike(twin_world(dataset), log)
+    # They landed, but a version that was cleaned up may have restored an older one.
+    with pytest.raises(HistoryGapError, match="epochs 0 to 1.*onHistoryGap=committed:1"):
+        SparkLike(twin_world(dataset), log)
+    answer = Policy(on_history_gap=OnHistoryGap(1, True), backoff=QUICK)
+    driver = SparkLike(twin_world(dataset), log, policy=answer)
     assert driver.committer.watermark == 1
     driver.step()
     expect_rows(dataset, 3)
+
+
+def test_a_gap_over_epochs_that_the_config_has_as_done_is_no_gap(dataset: MemoryDataset) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(twin_world(dataset), log)
+    driver.step()
+    driver.committer.leave_trace(1)
+    log["planned"] = log["committed"] = 1  # an epoch without rows
+    assert driver.committer.release()
+    dataset.open().commit(Configure({"user.key": "1"}))
+    dataset.clean_up(dataset.version)
+    assert SparkLike(twin_world(dataset), log).committer.watermark == 0
 
 
 def test_cleanup_below_the_fold_is_harmless(dataset: MemoryDataset) -> None:

@@ -73,7 +73,12 @@ TABLE = [
         0,
         Decision.FULL_COMMIT,
     ),
-    ("history gap, epoch 8 in doubt", replace(OWNED, missing=1), 8, Decision.HISTORY_GAP),
+    (
+        "history gap, epoch 8 in doubt",
+        replace(OWNED, missing=1, missing_above=1),
+        8,
+        Decision.HISTORY_GAP,
+    ),
     (
         "history gap, epoch 8 seen in what is left",
         replace(OWNED, missing=1, exact_watermark=8),
@@ -81,11 +86,19 @@ TABLE = [
         Decision.RECOVERY_TXN2_ONLY,
     ),
     (
-        "history gap, nothing in doubt",
+        "history gap, epoch 8 done and maybe undone",
         replace(OWNED, missing=1, committed=8),
+        9,
+        Decision.HISTORY_GAP,
+    ),
+    (
+        "history gap, epoch 8 known as done",
+        replace(OWNED, missing=1, missing_above=1, committed=8, known_done=8),
         9,
         Decision.FULL_COMMIT,
     ),
+    ("a version restored over epochs", replace(OWNED, lost=True), 8, Decision.DATASET_RESTORED),
+    ("other end offsets", replace(OWNED, changed=True), 8, Decision.CHECKPOINT_CHANGED),
 ]
 
 

@@ -59,10 +59,12 @@ def go_on(scene: Scene, expected: Decision, epochs: int) -> None:
     assert scene.epochs() == [epoch for epoch in range(epochs) for _ in range(3)]
 
 
-def test_a_gap_that_sparks_log_bridges_is_released(scene: Scene) -> None:
+def test_a_gap_over_epochs_that_spark_has_as_done_is_answered_for(scene: Scene) -> None:
     leave_gap(scene, landed=None)
-    planned = release(scene, dry_run=True)
-    healed = release(scene)
+    refused(scene, HistoryGapError, "resolve gap .* --epoch 1 --yes --committed", release)
+    refused(scene, PreconditionError, "onRestore=accept:0-1", resolve, 1, False)
+    planned = resolve(scene, 1, True, dry_run=True)
+    healed = resolve(scene, 1, True)
     assert (healed.watermark, planned.sentence) == (1, healed.sentence)
     go_on(scene, Decision.FULL_COMMIT, 4)
 
@@ -95,7 +97,10 @@ def test_only_the_epoch_in_doubt_can_be_answered_for(scene: Scene) -> None:
 
 
 def test_without_doubt_there_is_nothing_to_answer(scene: Scene) -> None:
-    leave_gap(scene, landed=None)
+    driver = CheckpointDriver(scene, "dead")
+    driver.step(epochs=2)
+    scene.world.clean_up()
+    driver.step()
     refused(
         scene, PreconditionError, "no epoch .* is in doubt.*lance-stream release", resolve, 2, False
     )
@@ -132,7 +137,7 @@ def test_only_the_recorded_checkpoint_bridges_a_gap(scene: Scene, tmp_path: Path
     Path(scene.checkpoint, "metadata").write_text('{"id": "another"}')
     for heal, args in ((release, ()), (resolve, (2, True))):
         refused(scene, HistoryGapError, "has id another", heal, *args)
-    assert release(scene, checkpoint_location=str(kept)).watermark == 1
+    assert resolve(scene, 1, True, checkpoint_location=str(kept)).watermark == 1
 
 
 def test_an_older_copy_of_the_checkpoint_bridges_nothing(scene: Scene) -> None:

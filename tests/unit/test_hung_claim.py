@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_lance.exceptions import HistoryGapError
-from airflow_provider_lance.streaming.decision import Decision
+from airflow_provider_lance.streaming.answers import OnHistoryGap
 from airflow_provider_lance.streaming.memory import MemoryDataset
+from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import Configure
 from airflow_provider_lance.streaming.steps import Step
 from tests.support.drivers import SparkLike, World, epoch_rows, lance_world, twin_world
@@ -25,7 +26,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("logged", [True, False])
-def test_its_epoch_is_proven_by_sparks_log_or_it_stops(world: World, logged: bool) -> None:
+def test_it_stops_until_somebody_answers_for_its_epoch(world: World, logged: bool) -> None:
     log: dict[str, int] = {}
 
     def hang(step: Step) -> None:
@@ -40,14 +41,12 @@ def test_its_epoch_is_proven_by_sparks_log_or_it_stops(world: World, logged: boo
         world.clean_up()
 
     hung = SparkLike(world, log, run_id="hung", on_step=hang)
-    if logged:
-        result = hung.step()
-        assert result.decision is Decision.SKIP_REPLAY
+    with pytest.raises(HistoryGapError, match="epoch 0"):
         hung.step()
-        expected = epoch_rows(0) + epoch_rows(1)
-    else:
-        with pytest.raises(HistoryGapError, match="epoch 0"):
-            hung.step()
-        assert not hung.committer.release(), "in doubt: the next claim bars and looks again"
-        expected = epoch_rows(0)
+    assert not hung.committer.release(), "in doubt: the next claim bars and looks again"
+    expected = epoch_rows(0)
+    if logged:
+        answer = Policy(on_history_gap=OnHistoryGap(0, True))
+        SparkLike(world, log, run_id="next", policy=answer).step()
+        expected += epoch_rows(1)
     assert sorted(world.rows(), key=lambda row: row["id"]) == expected

@@ -7,7 +7,9 @@ import pytest
 
 from airflow_provider_lance.exceptions import ProtocolVersionError, SpecError
 from airflow_provider_lance.streaming.epoch import (
+    DoneEpoch,
     Driver,
+    EndOffsets,
     Epoch,
     OutputMode,
     Owner,
@@ -63,7 +65,12 @@ def test_the_words_on_disk_are_those_of_the_protocol() -> None:
         "spark.lance.streaming.lastEpoch.q",
         "spark.lance.streaming.lastEpochVersion.q",
         "spark.lance.streaming.lastEpochTime.q",
+        "spark.lance.streaming.lastDone.q",
     }
+    ends = EndOffsets.of(['{"logOffset":4}'])
+    stamped = encode_stamp("q", OWNER, replace(EPOCH, ends=ends), 250, "run")
+    assert json.loads(stamped["streaming.endOffsets"]) == ['{"logOffset":4}']
+    assert decode_stamp(stamped, "q", 9).ends == ends  # type: ignore[union-attr]
     stamp = encode_stamp("q", OWNER, EPOCH, 250, "run")
     assert stamp["streaming.queryId"] == "q"
     assert stamp["streaming.epochId"] == "9"
@@ -84,7 +91,8 @@ def test_the_words_on_disk_are_those_of_the_protocol() -> None:
 
 def test_an_owner_and_a_fold_come_back_as_they_went() -> None:
     asked = encode_stop("q", StopNote(3, "launch-1", "on-call", "t"))
-    updates = fold_updates("q", 4, 11, TIME) | asked
+    done = DoneEpoch(6, EndOffsets.of(["-", '{"t":{"0":17}}']))
+    updates = fold_updates("q", 4, 11, TIME, done) | asked
     config = {
         key("owner", "q"): encode_owner(OWNER),
         **{name: str(value) for name, value in updates.items()},
@@ -92,6 +100,7 @@ def test_an_owner_and_a_fold_come_back_as_they_went() -> None:
     state = decode_query(config, "q", 12)
     assert state.owner == OWNER
     assert (state.watermark, state.folded_version, state.committed_at) == (4, 11, TIME)
+    assert state.done == done
     assert state.stop_token == 3
     assert state.stop_note == StopNote(3, "launch-1", "on-call", "t")
     assert state.version == 12
@@ -344,3 +353,19 @@ def test_good_query_ids(query_id: str) -> None:
 def test_bad_query_ids_are_refused(query_id: object) -> None:
     with pytest.raises(SpecError, match="queryId"):
         require_query_id(query_id)
+
+
+def test_long_offsets_are_kept_as_their_digest() -> None:
+    ends = EndOffsets.of(["x" * 5000])
+    assert ends.lines is None
+    stamped = encode_stamp("q", OWNER, replace(EPOCH, ends=ends), 250, "run")
+    assert "streaming.endOffsets" not in stamped
+    assert decode_stamp(stamped, "q", 9).ends == ends  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("lines", ["7", "[1]", '["other"]', "{", '"x"'])
+def test_offsets_that_are_not_those_of_their_digest_are_refused(lines: str) -> None:
+    ends = EndOffsets.of(['{"logOffset":4}'])
+    stamped = encode_stamp("q", OWNER, replace(EPOCH, ends=ends), 250, "run")
+    with pytest.raises(ProtocolVersionError):
+        decode_stamp(stamped | {"streaming.endOffsets": lines}, "q", 9)

@@ -91,21 +91,32 @@ ROWS: dict[str, Row] = {
     ),
     "a gap with an epoch in doubt": (
         seen(
-            watermark=mark(missing=2), missing_versions=(11, 12), checkpoint=checkpoint(6),
+            watermark=mark(missing=2, missing_above=2),
+            missing_versions=(11, 12),
+            checkpoint=checkpoint(6),
             drivers=(GONE,),
         ),
         [(Code.DRIVER_GONE, ERROR), (Code.HISTORY_GAP, ERROR)],
     ),
     "a gap with an epoch in doubt under a live driver": (
-        seen(watermark=mark(missing=1), missing_versions=(11,), checkpoint=checkpoint(6)),
+        seen(
+            watermark=mark(missing=1, missing_above=1),
+            missing_versions=(11,),
+            checkpoint=checkpoint(6),
+        ),
         [(Code.HISTORY_GAP, WARNING), (Code.EPOCH_IN_FLIGHT, INFO)],
     ),
     "a gap that Spark's log bridges": (
-        seen(watermark=mark(4, missing=1), missing_versions=(11,)),
+        seen(watermark=mark(4, missing=1, missing_above=1), missing_versions=(11,)),
         [(Code.HISTORY_GAP, INFO)],
     ),
     "a gap and no checkpoint": (
-        seen(watermark=mark(missing=1), missing_versions=(11,), checkpoint=None, puzzle="away"),
+        seen(
+            watermark=mark(missing=1, missing_above=1),
+            missing_versions=(11,),
+            checkpoint=None,
+            puzzle="away",
+        ),
         [(Code.HISTORY_GAP, ERROR), (Code.CHECKPOINT_UNREADABLE, WARNING)],
     ),
     # --------------------------------------------------------------------------------- checkpoint
@@ -172,9 +183,11 @@ ROWS: dict[str, Row] = {
     "the owner knows of a higher watermark, and versions are missing": (
         seen(
             drivers=(driver(pulse=Pulse(at(3), "running", token=1, watermark=7)),),
-            watermark=mark(missing=1), missing_versions=(11,), checkpoint=checkpoint(7, 7),
+            watermark=mark(missing=1, missing_above=1),
+            missing_versions=(11,),
+            checkpoint=checkpoint(7, 7),
         ),
-        [(Code.HISTORY_GAP, INFO)],
+        [(Code.HISTORY_GAP, WARNING)],
     ),
     "a version was brought back over epochs of an older numbering": (
         seen(undone=(Undone(12, 8, (stamp(4, 9, generation=-1),)),)),

@@ -119,7 +119,7 @@ def test_a_driver_that_lives_is_left_alone(wreck: Wreck, ti: TaskInstance) -> No
     release = {"epoch": 2, "proven_dead": True}
     with pytest.raises(AirflowFailException, match="is alive"):
         run(ti, wreck.uri, query_ids=ORDERS, release=release)
-    assert "Refused: PreconditionError: " in ti.xcoms["message"]
+    assert "Refused: DriverAliveError: " in ti.xcoms["message"]
     assert wreck.version == version
 
 

@@ -4,16 +4,20 @@ import pytest
 
 from airflow_provider_lance.exceptions import (
     CheckpointMismatchError,
+    DatasetRestoredError,
     FencedError,
     HistoryGapError,
     SpecError,
     TerminalError,
 )
-from airflow_provider_lance.streaming.answers import OnHistoryGap
+from airflow_provider_lance.streaming.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import (
+    DoneEpoch,
     Driver,
+    EndOffsets,
+    EpochStamp,
     Owner,
     OwnerState,
     QueryState,
@@ -28,7 +32,14 @@ OWNER = Owner(
     driver=Driver("run-b", "recorded-id", "s3://lake/recorded", host="node-7"),
     time="2026-01-02T03:04:05.678+00:00",
 )
-CHECKPOINT = Checkpoint("s3://lake/mine", "my-id", planned=42, committed=41)
+CHECKPOINT = Checkpoint(
+    "s3://lake/mine", "my-id", planned=42, committed=41, ends={42: ('{"logOffset":9}',)}
+)
+DONE = DoneEpoch(42, EndOffsets.of(['{"logOffset":7}']))
+UNDONE = tuple(
+    EpochStamp("orders", n, 0, 9, "run", 1, "append", 250, 0, 1, 0, OWNER.time, 0, 26 + n)
+    for n in (39, 40)
+)
 
 
 def refusal(
@@ -37,10 +48,10 @@ def refusal(
     with pytest.raises(TerminalError) as caught:
         refuse(
             decision,
-            state=QueryState("orders", 77, owner, watermark=39, folded_version=60),
+            state=QueryState("orders", 77, owner, watermark=38, folded_version=60, done=DONE),
             uri="s3://lake/t.lance",
             checkpoint=checkpoint,
-            watermark=Watermark(40, 77, None, missing=5),
+            watermark=Watermark(40, 77, None, missing=5, undone=UNDONE, undone_by=(70, 64)),
             held_token=8,
         )
     return caught.value
@@ -71,6 +82,16 @@ SAID = {
         HistoryGapError,
         ["epoch 42", "5 of the versions", "after 60"],
         ["onHistoryGap=committed:42", "onHistoryGap=missing:42"],
+    ),
+    Decision.CHECKPOINT_CHANGED: (
+        CheckpointMismatchError,
+        ["epoch 42", "s3://lake/mine"],
+        ["lance-stream check"],
+    ),
+    Decision.DATASET_RESTORED: (
+        DatasetRestoredError,
+        ["version 70", "version 64", "epochs 39 to 40", "500 rows"],
+        ["version=69).restore()", "onRestore=accept:39-40"],
     ),
 }
 GOES_ON = set(Decision) - set(SAID)
@@ -129,6 +150,27 @@ def test_an_answer_in_another_form_is_refused_with_the_forms(text: str) -> None:
         OnHistoryGap.parse(text)
     assert repr(text) in str(caught.value)
     assert "use 'fail', 'committed:<epoch>' or 'missing:<epoch>'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"), [("fail", OnRestore()), ("accept:3-5", OnRestore(3, 5))]
+)
+def test_accepted_epochs_are_read(text: str, answer: OnRestore) -> None:
+    assert OnRestore.parse(text) == answer
+    assert OnRestore.parse(str(answer)) == answer
+
+
+@pytest.mark.parametrize("text", ["", "accept", "accept:3", "accept:5-3", "accept:-1-3", b"fail"])
+def test_accepted_epochs_in_another_form_are_refused_with_the_forms(text: object) -> None:
+    with pytest.raises(SpecError, match="use 'fail' or 'accept:<first>-<last>'"):
+        OnRestore.parse(text)
+
+
+def test_a_loss_is_accepted_for_the_epochs_that_are_named_and_no_others() -> None:
+    assert OnRestore(3, 5).covers((3, 5))
+    assert not OnRestore(3, 5).covers((3, 6))
+    assert not OnRestore(3, 5).covers((2, 4))
+    assert not OnRestore().covers((0, 0))
 
 
 def test_an_answer_is_for_the_epoch_it_names_and_no_other() -> None:

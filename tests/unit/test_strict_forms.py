@@ -17,6 +17,7 @@ from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.launch.folder import RunFolder
 from airflow_provider_lance.operators.memory import TaskMemory
+from airflow_provider_lance.plugins.page.words import clock
 from airflow_provider_lance.spark.application import read_spec
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.decoding import shown
@@ -209,7 +210,7 @@ NO_PLACE = [
         "s3://[",
     ),
     *("/x\n", "\n/x", " /x", "/x ", "/x\ty", "/x\x00y", "/x\x1b[2J", "/", "//", "x", "./x", "../x"),
-    *("/\ud800", "s3://b/x\r\n", "/x\u2028y"),
+    *("s3://[x/y", "s3://a\u2100b/x", "/\ud800", "s3://b/x\r\n", "/x\u2028y"),
 ]
 
 
@@ -317,14 +318,20 @@ class Report:
 @pytest.mark.parametrize(
     "content",
     [
-        *(b"{}", b'{"reason": "paused"}', b"[" * 100_000, b"\xff", b"null", b"7"),
+        b'{"reason": "paused"}',
         json.dumps(written.SUMMARY.to_json() | {"rows": "many"}).encode(),
         json.dumps(written.SUMMARY.to_json() | {"watermark": None}).encode(),
         json.dumps(written.SUMMARY.to_json() | {"released": 1}).encode(),
     ],
 )
-def test_a_summary_that_cannot_be_read_is_none(content: bytes) -> None:
-    assert read_summary(Report(content), "launch") is None  # type: ignore[arg-type]
+def test_a_summary_of_another_form_is_refused(content: bytes) -> None:
+    with pytest.raises(SpecError, match="summary.json of launch x must be one whose"):
+        read_summary(Report(content), "x")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("content", [b"{}", b"{", b"[" * 100_000, b"\xff", b"null", b"7"])
+def test_a_summary_that_is_no_document_is_none_yet(content: bytes) -> None:
+    assert read_summary(Report(content), "x") is None  # type: ignore[arg-type]
 
 
 def test_a_heartbeat_of_another_form_is_read_as_far_as_it_goes() -> None:
@@ -419,3 +426,8 @@ def test_what_is_shown_in_a_message_is_short() -> None:
     assert shown("x" * 1000) == f"'{'x' * 79}… (1002 characters)"
     assert shown(10**5000) == "a int that cannot be shown"
     assert shown("a\nb") == r"'a\nb'"
+
+
+def test_a_time_outside_of_the_calendar_is_shown_as_it_is() -> None:
+    assert clock("0001-01-01T00:00+14:00") == "0001-01-01T00:00+14:00"
+    assert clock("2026-11-20T14:00:00+01:00") == "2026-11-20 13:00:00"

@@ -16,7 +16,7 @@ from typing import Any
 import lance
 import pytest
 
-from airflow_provider_lance.exceptions import TransientError
+from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.launch.process import LocalDriver
 from airflow_provider_lance.streaming.health import Limits, StreamState
@@ -601,15 +601,15 @@ def test_no_error_ends_a_watch(stand: Supervised) -> None:
     summary = stand.heartbeat_file.with_name("summary.json")
     watching = watch(stand.launch(stand.local()))
     with caught("watch") as said:
-        for content in ('{"reason": "eaten"}', '{"reason": "eaten"}', '{"reason": "stopped"}'):
+        for content in ('{"reason": "eaten"}', '{"reason": "eaten"}', '{"launchId": "x"}'):
             summary.write_text(content)
             assert watching.step() is None
         assert [line.partition(" error=")[0] for line in said] == [
             "The stream cannot be seen now; it goes on.",
             "The stream cannot be seen now; it goes on.",
         ], "once a change"
-        assert "ValueError" in said[0]
-        assert "TypeError" in said[1]
+        assert "SpecError: summary.json of launch" in said[0]
+        assert said[0] != said[1]
         stand.say()
         found = watching.step()
         assert found
@@ -627,7 +627,7 @@ def test_one_that_is_gone_and_left_a_summary_in_another_form_is_told_of(
     stand.heartbeat_file.with_name("summary.json").write_text('{"reason": "eaten"}')
     killed(process)
     for _ in range(11):
-        with pytest.raises(ValueError, match="eaten"):
+        with pytest.raises(SpecError, match="launchId is a text"):
             look(10)
     assert look(10) is S.DEAD
 

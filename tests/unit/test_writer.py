@@ -104,9 +104,9 @@ def test_the_dataset_is_opened_once_per_run(
 ) -> None:
     opened: list[str] = []
 
-    def noting(uri: str, options: Any) -> Any:
+    def noting(uri: str, options: Any, **named: Any) -> Any:
         opened.append(uri)
-        return open_dataset(uri, options)
+        return open_dataset(uri, options, **named)
 
     monkeypatch.setattr(writer, "open_dataset", noting)
     monkeypatch.setattr(writer, "_opened", {})

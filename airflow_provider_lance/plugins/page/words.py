@@ -54,10 +54,10 @@ def clock(moment: str | datetime | None) -> str:
         return NOTHING
     try:
         read = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-    except ValueError:
+        aware = read if read.tzinfo else read.replace(tzinfo=UTC)
+        return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError):  # the calendar's first day may have no place in UTC
         return str(moment)
-    aware = read if read.tzinfo else read.replace(tzinfo=UTC)
-    return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def cut(text: str, most: int = 4_000) -> str:

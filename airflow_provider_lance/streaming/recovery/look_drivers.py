@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.epoch import (
     Driver,
@@ -53,7 +54,7 @@ def _see(reports: Files, launch_id: str, now: datetime) -> DriverSeen | None:
     process = _process(heartbeat or {})
     alive = process.alive() if process else None
     summary: Summary | None = None
-    with suppress(KeyError, TypeError, ValueError):  # one of another form tells nothing
+    with suppress(SpecError):  # one of another form tells nothing
         summary = read_summary(reports, launch_id)
     if heartbeat is None and summary is None:
         return None
