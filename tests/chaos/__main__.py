@@ -1,6 +1,7 @@
 """The crash laboratory: `python -m tests.chaos --rounds 300 --seed 1 [--workers 2] [--keep]`.
 
-Exit status: 0 all was right, 1 something was lost, duplicated or otherwise wrong, 2 bad arguments.
+Exit status: 0 all was right, 1 something was lost, duplicated or otherwise wrong, 2 bad arguments
+or no C compiler.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.chaos import report
+from tests.chaos.draw import station, stations
+from tests.chaos.interposer import NoCompilerError, compile_interposer
 from tests.chaos.java import archive
-from tests.chaos.plan import ROUNDS, Control, StationPlan, station, stations
+from tests.chaos.plan import ROUNDS, Attack, Control, StationPlan
 from tests.chaos.pool import run_all
 from tests.chaos.report import Tally
 from tests.chaos.station import Bench, RoundResult
@@ -28,7 +31,7 @@ from tests.support.processes import QUICK_JAVA
 WORTH_AN_ARCHIVE = 20
 """Rounds from which on it pays to make JVMs start faster."""
 
-WIDTH = 132
+WIDTH = 160
 """Of tables that nobody sees on a terminal."""
 
 
@@ -41,6 +44,9 @@ def main(argv: Sequence[str]) -> int:
     os.environ.setdefault("LANCE_LOG", "error")  # it warns of every conflict, and there are many
     try:
         tally = _run(arguments, folder, console)
+    except NoCompilerError as error:
+        console.print(str(error), soft_wrap=True, highlight=False)
+        return 2
     finally:
         if not any(folder.glob("station-*")):
             shutil.rmtree(folder, ignore_errors=True)
@@ -61,6 +67,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--keep", action="store_true", help="keep the folders of all stations")
     parser.add_argument("--only", type=int, help="one round, and those of its station before it")
     parser.add_argument(
+        "--attack", type=Attack, choices=list(Attack), help="the attack of all rounds"
+    )
+    parser.add_argument(
         "--control",
         type=Control,
         default=Control.NONE,
@@ -77,7 +86,8 @@ def _run(arguments: argparse.Namespace, folder: Path, console: Console) -> Tally
         task = shown.add_task("making JVMs start fast", total=rounds)
         java = archive(folder) if rounds >= WORTH_AN_ARCHIVE else QUICK_JAVA
         shown.reset(task, description="")
-        bench = Bench(folder, arguments.control, java, arguments.keep)
+        interposer = compile_interposer(folder)
+        bench = Bench(folder, arguments.control, java, interposer, arguments.keep)
 
         def tell(result: RoundResult) -> bool:
             tally.results.append(result)
@@ -94,9 +104,14 @@ def _run(arguments: argparse.Namespace, folder: Path, console: Console) -> Tally
 def _plans(arguments: argparse.Namespace) -> list[StationPlan]:
     if arguments.only is None:
         return stations(
-            arguments.seed, arguments.rounds, arguments.control, least=arguments.workers
+            arguments.seed,
+            arguments.rounds,
+            arguments.control,
+            least=arguments.workers,
+            attack=arguments.attack,
         )
-    plan = station(arguments.seed, arguments.only // ROUNDS, arguments.control)
+    number = arguments.only // ROUNDS
+    plan = station(arguments.seed, number, arguments.control, arguments.attack)
     return [replace(plan, rounds=plan.rounds[: arguments.only % ROUNDS + 1])]
 
 
@@ -107,7 +122,8 @@ def _name(result: RoundResult) -> str:
 def _again(arguments: argparse.Namespace, result: RoundResult) -> str:
     number = result.number if result.number >= 0 else (result.station + 1) * ROUNDS - 1
     control = f" --control {arguments.control}" if arguments.control is not Control.NONE else ""
-    return f"python -m tests.chaos --seed {arguments.seed} --only {number} --keep{control}"
+    attack = f' --attack "{arguments.attack}"' if arguments.attack else ""
+    return f"python -m tests.chaos --seed {arguments.seed} --only {number} --keep{attack}{control}"
 
 
 if __name__ == "__main__":

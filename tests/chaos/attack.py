@@ -3,63 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from airflow_provider_lance.streaming.steps import Step
 from airflow_provider_lance.streaming.stopping import request_stop
-from tests.chaos.life import End, Life, Manner
-from tests.chaos.plan import Attack, RoundPlan
+from tests.chaos import rims
+from tests.chaos.fight import Fight
+from tests.chaos.life import Life, Manner
+from tests.chaos.plan import Attack
 from tests.chaos.rival import take_over
-from tests.chaos.scene import FOREVER, NOW, QUERY, Scene
+from tests.chaos.scene import FOREVER, NOW, QUERY
 from tests.chaos.upkeep import destroy_evidence
 
 SPARK_MEETS = "CONCURRENT_STREAM_LOG_UPDATE"
 """What Spark says to the later one of two drivers that meet at its log."""
-
-
-@dataclass
-class Fight:
-    """What became of a round's drivers. ``wrong`` says what must not have been, empty if nothing.
-
-    ``kills`` are those that struck; ``missed`` those whose driver ended before.
-    """
-
-    scene: Scene
-    plan: RoundPlan
-    kills: int = 0
-    missed: int = 0
-    ends: list[End] = field(default_factory=list)
-    wrong: str = ""
-
-    def end(self, life: Life, *right: Manner) -> End:
-        """Wait for a driver's end, and compare it with the ends that are right."""
-        end = life.end()
-        self.ends.append(end)
-        self.kills += end.manner is Manner.KILLED
-        allowed = {*right, *({Manner.GAVE_UP} if self.plan.faults else set())}
-        if end.manner not in allowed:
-            self.blame(f"a driver {end.manner}: {end.error} {end.message}".strip())
-        return end
-
-    def blame(self, what: str) -> None:
-        """Note what must not have been; the first counts."""
-        self.wrong = self.wrong or what
-
-    def begun(self, life: Life) -> bool:
-        """Wait until a driver's Spark is there; return whether it lives."""
-        return self.until(life, lambda: life.ready)
-
-    def progressed(self, life: Life, epochs: int, since: int) -> bool:
-        """Wait until Spark has logged so many more epochs; return whether the driver lives."""
-        return self.until(life, lambda: self.scene.committed >= since + epochs)
-
-    @staticmethod
-    def until(life: Life, condition: Callable[[], bool]) -> bool:
-        """Wait for a condition or the driver's end; return whether it lives."""
-        while not life.over and not life.too_long and not condition():
-            time.sleep(0.01)
-        return not life.over
 
 
 def fight(fight: Fight) -> None:
@@ -72,6 +28,11 @@ def fight(fight: Fight) -> None:
         Attack.GAP: _gap,
         Attack.STOP: _stop,
         Attack.DRAIN: _drain,
+        Attack.HOLD: rims.hold,
+        Attack.RESTORE: rims.restore,
+        Attack.RECREATE: rims.recreate,
+        Attack.CLEAN: rims.clean,
+        Attack.REPLACE: rims.replace_offsets,
     }[fight.plan.attack](fight)
 
 

@@ -24,7 +24,7 @@ from airflow_provider_lance.streaming.spec import JobSpec
 from tests.chaos.classic import ClassicSink
 from tests.chaos.life import kill
 from tests.chaos.orders import Orders
-from tests.chaos.plan import Control, SparkPoint
+from tests.chaos.plan import Control, SparkPoint, without
 from tests.chaos.sink import ChaosSink
 
 PATIENCE_SECONDS = 3.0
@@ -53,6 +53,9 @@ class Fate:
                 return
             self._left -= 1
             if self._left:
+                return
+            if self._orders.hold:
+                Path(f"{self._orders.sign}.hold").touch()
                 return
             Path(f"{self._orders.sign}.struck").touch()
         if self._orders.pause:
@@ -95,8 +98,7 @@ def main(path: str) -> None:
         log = Path(spec.sink.checkpoint_location, name)
         threading.Thread(target=fate.watch, args=(log, begun), daemon=True).start()
     handover._PATIENCE_SECONDS = PATIENCE_SECONDS
-    if orders.control is Control.BARRIER:
-        sink.Policy = partial(Policy, barrier=False)  # type: ignore[assignment,misc]
+    sink.Policy = partial(Policy, **_policy(orders))  # type: ignore[assignment,misc]
     chosen = (ClassicSink if orders.control is Control.LOOKBACK else ChaosSink)(
         spec.sink,
         launch_id=spec.launch_id,
@@ -110,6 +112,12 @@ def main(path: str) -> None:
     summary = run(session, spec, chosen)
     print("SUMMARY", json.dumps(summary.to_json()), flush=True)
     os._exit(0)  # all is said, and the JVM ends when its parent has
+
+
+def _policy(orders: Orders) -> dict[str, Any]:
+    """Return what of the protocol is different in this driver."""
+    chosen: dict[str, Any] = {"fresh_seconds": orders.fresh} if orders.fresh else {}
+    return chosen | without(orders.control)
 
 
 def _session(orders: Orders) -> SparkSession:

@@ -10,7 +10,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,6 @@ class Source:
             self.files.append(rows)
             hidden.rename(self.folder / f"{number:06}.parquet")
 
-    def expected(self, files: int) -> Counter[Row]:
-        """Return what the dataset must hold after so many files."""
-        return expected(self.mode, self.files[:files])
+    def expected(self, files: int, lost: Container[int] = ()) -> Counter[Row]:
+        """Return what the dataset must hold after so many files, of which some are lost."""
+        return expected(self.mode, [self.files[each] for each in range(files) if each not in lost])

@@ -17,7 +17,8 @@ class Evidence:
     """What is seen of a query at one moment; epochs are -1 where there is none.
 
     ``watermark`` is what the sink claims, with ``missing`` a lower bound; ``planned`` and
-    ``committed`` are the newest entries of Spark's logs.
+    ``committed`` are the newest entries of Spark's logs. ``unreadable`` is why the newest version
+    cannot be read, empty if it can.
     """
 
     rows: Counter[Any]
@@ -25,21 +26,30 @@ class Evidence:
     missing: int
     planned: int
     committed: int
+    unreadable: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Rows that are not there, rows that are there too often, and the epoch compared with."""
+    """Rows that are not there, rows that are there too often, and the epoch compared with.
+
+    ``unreadable`` is 1 if the newest version cannot be read: its rows cannot be counted.
+    """
 
     epoch: int
     lost: int
     duplicated: int
     wrong: str = ""
+    unreadable: int = 0
 
     @property
     def fine(self) -> bool:
         """Tell whether nothing is wrong."""
-        return not (self.lost or self.duplicated or self.wrong)
+        return not (self.lost or self.duplicated or self.wrong or self.unreadable)
+
+    def deceives(self, healthy: bool) -> bool:
+        """Tell whether a check that says healthy is wrong: rows are missing or unreadable."""
+        return healthy and bool(self.lost or self.unreadable)
 
 
 def compare(found: Counter[Hashable], wanted: Counter[Hashable]) -> tuple[int, int]:
@@ -53,6 +63,8 @@ def judge(seen: Evidence, expected: Callable[[int], Counter[Any]]) -> Verdict:
     :param expected: gives what must be there after an epoch; -1 is before the first.
     """
     least = max(seen.watermark, seen.committed)
+    if seen.unreadable:
+        return Verdict(least, 0, 0, f"unreadable: {seen.unreadable}", unreadable=1)
     if seen.watermark > seen.planned:
         return Verdict(least, 0, 0, f"epoch {seen.watermark} is claimed, {seen.planned} planned")
     # Where evidence was destroyed the claim is a lower bound, and one epoch is in doubt.

@@ -23,6 +23,9 @@ from tests.chaos.birth import give_birth
 from tests.chaos.orders import Orders
 from tests.chaos.plan import Whom
 
+SIGN = "CHAOS_SIGN"
+"""The variable that tells the interposer which driver it is in."""
+
 LONGEST_SECONDS = 150.0
 """A life that lasts longer hangs. Drivers here have seconds of work."""
 
@@ -70,12 +73,14 @@ def kill(python: int, jvm: int, whom: Whom) -> None:
 class Life:
     """One driver process; it has a session of its own, which ends with it."""
 
-    def __init__(self, orders: Orders, environment: dict[str, str]) -> None:
-        self._sign, self._log = orders.sign, Path(f"{orders.sign}.log")
+    def __init__(self, orders: Orders, environment: dict[str, str], interposer: str = "") -> None:
+        self.sign = orders.sign
+        self._log = Path(f"{orders.sign}.log")
         self._pause, self._shot = orders.pause, False
         path = Path(f"{orders.sign}.orders.json")
         path.write_text(orders.dumps())
-        self._process = give_birth(path, self._log, environment)
+        environment = environment | {SIGN: orders.sign}
+        self._process = give_birth(path, self._log, environment, interposer)
         self._born = time.monotonic()
 
     @property
@@ -97,12 +102,12 @@ class Life:
     @property
     def ready(self) -> bool:
         """Tell whether Spark is there and the job begins."""
-        return Path(f"{self._sign}.ready").exists()
+        return Path(f"{self.sign}.ready").exists()
 
     @property
     def struck(self) -> bool:
         """Tell whether it came to the point that its orders name."""
-        return Path(f"{self._sign}.struck").exists()
+        return Path(f"{self.sign}.struck").exists()
 
     @property
     def killed(self) -> bool:
@@ -117,15 +122,28 @@ class Life:
             return status.rsplit(")", 1)[1].split()[0] == "T"
         return False
 
+    @property
+    def held(self) -> bool:
+        """Tell whether a manifest of this driver's waits to be published."""
+        return Path(f"{self.sign}.held").exists()
+
+    def let_publish(self) -> None:
+        """Let the manifest that waits be published."""
+        Path(f"{self.sign}.go").touch()
+
+    def suspend(self) -> None:
+        """Stop all processes of the driver, as a machine that is suspended does."""
+        os.killpg(self.pid, signal.SIGSTOP)
+
     def go_on(self) -> None:
         """Let a stopped driver go on."""
-        os.kill(self.pid, signal.SIGCONT)
+        os.killpg(self.pid, signal.SIGCONT)
 
     def kill(self, whom: Whom) -> bool:
         """Kill it where it is; return whether it was alive."""
         if self.over:
             return False
-        ready = Path(f"{self._sign}.ready")
+        ready = Path(f"{self.sign}.ready")
         jvm = int(ready.read_text()) if ready.exists() else 0
         whom = whom if jvm else Whom.ALL
         with contextlib.suppress(ProcessLookupError):

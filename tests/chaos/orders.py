@@ -12,9 +12,11 @@ from tests.chaos.plan import Control, Whom
 class Orders:
     """One driver's fate. ``point`` is empty if it shall not harm itself.
 
-    ``pause`` makes it stop there (SIGSTOP) in place of dying. ``sign`` is a path: ``sign.ready``
-    appears when Spark is there and holds the JVM's pid, ``sign.struck`` when the point is reached.
-    ``java`` is for the JVM.
+    ``pause`` makes it stop there (SIGSTOP) in place of dying, ``hold`` makes the next manifest that
+    it publishes after the point wait. ``sign`` is a path: ``sign.ready`` appears when Spark is
+    there and holds the JVM's pid, ``sign.struck`` when the point is reached, ``sign.held`` when a
+    manifest waits. ``fresh`` is how old a handle may be, in seconds, 0 as usual. ``java`` is for
+    the JVM.
     """
 
     spec: str
@@ -23,6 +25,8 @@ class Orders:
     occurrence: int = 1
     whom: Whom = Whom.ALL
     pause: bool = False
+    hold: bool = False
+    fresh: float = 0.0
     control: Control = Control.NONE
     java: str = ""
 

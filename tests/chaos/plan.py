@@ -1,4 +1,4 @@
-"""What is done to whom, drawn from the seed: plans are values, and the same seed gives the same.
+"""What is done to whom: plans are values, drawn from a seed in `draw`.
 
 A station is one stream with its dataset. It lives through `ROUNDS` rounds: in each a driver starts,
 is attacked, and what it left is judged.
@@ -6,15 +6,12 @@ is attacked, and what it left is judged.
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-from itertools import cycle
 from typing import Any
 
 from airflow_provider_lance.streaming.steps import Step
-from tests.support.proxy import Fault, Kind
+from tests.chaos.faults import Faults
 
 ROUNDS = 12
 """Rounds of a station. Every deck of attacks below has so many cards."""
@@ -52,6 +49,16 @@ class Attack(StrEnum):
     """The driver is asked to stop, and ends in order."""
     DRAIN = "drain"
     """Nothing is done to the driver but faults of the store: it reads all that there is."""
+    HOLD = "hold a manifest"
+    """A manifest waits to be published while others take its number, and all that is old goes."""
+    RESTORE = "restore"
+    """An older version is brought back, under a driver or between two."""
+    RECREATE = "drop and recreate"
+    """The dataset is dropped under a busy driver, and another one made in its place."""
+    CLEAN = "foreign cleanup"
+    """Beside the driver, all old versions are removed in a loop."""
+    REPLACE = "replace offsets"
+    """Spark's plan for the newest epoch is replaced by one that ends later."""
 
 
 class Whom(StrEnum):
@@ -88,6 +95,17 @@ class Control(StrEnum):
     NONE = "none"
     BARRIER = "barrier"
     LOOKBACK = "lookback"
+    CHAIN = "chain"
+
+
+def without(control: Control) -> dict[str, Any]:
+    """Return the arguments of the protocol's policy that switch off what a control lacks."""
+    switches = {Control.BARRIER: "barrier", Control.CHAIN: "chain_proof"}
+    return {switches[control]: False} if control in switches else {}
+
+
+RIMS = (Attack.HOLD, Attack.RESTORE, Attack.RECREATE, Attack.CLEAN, Attack.REPLACE)
+"""What the sink trusts is taken away under it. Every station meets two of these."""
 
 
 class Between(StrEnum):
@@ -99,26 +117,22 @@ class Between(StrEnum):
     COMMITS = "a burst of commits"
 
 
-@dataclass(frozen=True, slots=True)
-class Strike:
-    """One fault for the ``nth`` request of a kind."""
+class Meanwhile(StrEnum):
+    """Who takes the number of a manifest that is held back."""
 
-    kind: Kind
-    nth: int
-    fault: Fault
+    OTHERS = "others"
+    """Commits that have nothing to do with the stream."""
+    RIVAL = "rival"
+    """Another driver of the query, which commits the epoch in doubt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """What the store does in a round: ``strikes``, and faults for a share of all requests.
+class Cleaned(StrEnum):
+    """What is removed after a restore, before a driver starts."""
 
-    ``latency`` is how long a late request is held back, in seconds.
-    """
-
-    seed: str
-    share: float
-    strikes: tuple[Strike, ...]
-    latency: float
+    NOTHING = "nothing"
+    OURS = "by our cleanup"
+    """All that our cleanup lets go."""
+    ALL = "everything old"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +142,10 @@ class RoundPlan:
     ``point`` and ``occurrence`` say where the driver dies or is paused, ``after`` (epochs) and
     ``delay`` (seconds) when it is killed from outside. ``rival`` is where a second job dies, empty
     if it does not. ``maintained`` tells whether compaction and cleanup run beside the driver.
+
+    While a manifest is held, ``meanwhile`` takes its number, and the driver is ``suspended`` or
+    runs. ``busy`` tells whether a restore meets a driver, ``cleaned`` what is removed after it, and
+    ``accepted`` which way out is taken: the lost epochs are accepted, or brought back.
     """
 
     number: int
@@ -142,6 +160,11 @@ class RoundPlan:
     maintained: bool = False
     between: Between = Between.NOTHING
     faults: Faults | None = None
+    meanwhile: Meanwhile = Meanwhile.OTHERS
+    suspended: bool = False
+    busy: bool = False
+    cleaned: Cleaned = Cleaned.NOTHING
+    accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,153 +184,3 @@ class StationPlan:
     def name(self) -> str:
         """Return a name for folders and messages."""
         return f"station-{self.number:02}-{self.mode}-{self.store}"
-
-
-KINDS = tuple((Mode(mode), Store(store)) for mode, store in (
-    ("append", "disk"), ("upsert", "s3"), ("complete", "disk"),
-    ("append", "s3"), ("upsert", "disk"), ("complete", "s3"),
-))  # fmt: skip
-
-
-def stations(
-    seed: str, rounds: int, control: Control = Control.NONE, *, least: int = 1
-) -> list[StationPlan]:
-    """Return the stations of a run, the rounds dealt out to them evenly.
-
-    A station that has not all of its rounds has the first of them, with the same numbers.
-
-    :param least: so many stations at least, if there are as many rounds.
-    """
-    count = min(rounds, max(least, -(-rounds // ROUNDS)))
-    shares = [rounds // count + (number < rounds % count) for number in range(count)]
-    plans = [station(seed, number, control) for number in range(count)]
-    return [
-        replace(plan, rounds=plan.rounds[:share]) for plan, share in zip(plans, shares, strict=True)
-    ]
-
-
-def station(seed: str, number: int, control: Control = Control.NONE) -> StationPlan:
-    """Plan one station with all its rounds; it does not depend on how many others there are."""
-    dice = random.Random(f"{seed}/{number}")
-    mode, store = KINDS[number % len(KINDS)]
-    if control is not Control.NONE:
-        mode, store = Mode.APPEND, Store.DISK  # where both controls are known to fail
-    options: dict[str, Any] = {
-        "watermarkEvery": dice.choice([1, 2, 3, 10]),
-        "smallEpochRows": dice.choice([0, 20_000]),
-        "autoCompactEvery": dice.choice([0, 0, 3]),
-    }
-    if mode is Mode.UPSERT:
-        options |= {"outputMode": "update", "mergeKeys": ["id"], "deleteWhen": "op = 'd'"}
-    if mode is Mode.COMPLETE:
-        options |= {"outputMode": "complete"}
-    deck = _deck(store, control, dice)
-    points = _points(number, dice)
-    return StationPlan(
-        seed,
-        number,
-        mode,
-        store,
-        options,
-        impatient=dice.random() < 0.7,
-        rounds=tuple(
-            _bent(
-                _round(f"{seed}/{number}/{place}", number * ROUNDS + place, attack, store, points),
-                control,
-            )
-            for place, attack in enumerate(deck)
-        ),
-    )
-
-
-def _bent(plan: RoundPlan, control: Control) -> RoundPlan:
-    """Turn a round towards what a control lacks, so that it is met for certain."""
-    if control is Control.BARRIER and plan.attack is Attack.PAUSE:
-        # Somebody else's commit at the same moment would make the driver look again.
-        return replace(plan, point=Step.COMMIT_CHECKED.value, maintained=False)
-    if control is Control.LOOKBACK:
-        point = SparkPoint.SUNK.value
-        return replace(plan, point=point, whom=Whom.ALL, between=Between.COMMITS)
-    return plan
-
-
-def _deck(store: Store, control: Control, dice: random.Random) -> list[Attack]:
-    """Return the station's attacks in the order of its rounds."""
-    last = Attack.DRAIN if store is Store.S3 else Attack.STOP
-    deck = [Attack.KILL_AT] * 6 + [Attack.KILL_ANY] * 2
-    deck += [Attack.PAUSE, Attack.STEAL, Attack.GAP, last]
-    dice.shuffle(deck)
-    if control is Control.BARRIER:  # what it is about comes first, to be caught at once
-        deck.sort(key=lambda attack: attack is not Attack.PAUSE)
-    if control is Control.LOOKBACK:  # it knows no owner, no stop and no refusal
-        deck = [Attack.KILL_AT] * ROUNDS
-    return deck
-
-
-def _points(number: int, dice: random.Random) -> Iterator[str]:
-    """Yield where the station's drivers die; three stations in a row see every point."""
-    count = len(POINTS)
-    first = [POINTS[(number * 6 + place) % count] for place in range(6)]
-    dice.shuffle(first)
-    yield from cycle(first)
-
-
-def _round(
-    seed: str, number: int, attack: Attack, store: Store, points: Iterator[str]
-) -> RoundPlan:
-    dice = random.Random(seed)
-    plan = RoundPlan(
-        number,
-        attack,
-        whom=dice.choice([Whom.ALL, Whom.ALL, Whom.PYTHON, Whom.JVM]),
-        files=4,
-        maintained=dice.random() < 0.6,
-        between=dice.choice(list(Between)),
-        faults=_faults(seed, attack, dice) if store is Store.S3 else None,
-    )
-    match attack:
-        case Attack.KILL_AT:
-            return _at(plan, next(points), dice)
-        case Attack.KILL_ANY:
-            return replace(plan, after=dice.randint(0, 3), delay=round(dice.uniform(0, 0.8), 3))
-        case Attack.PAUSE:
-            places = [Step.COMMIT_CHECKED] * 4
-            places += [Step.CLAIM_OPENED, Step.CLAIM_OWNED, Step.CLAIM_BARRED, Step.COMMIT_LANDED]
-            return _at(plan, dice.choice(places), dice)
-        case Attack.STEAL:
-            places = [Step.CLAIM_OWNED, Step.CLAIM_BARRED, Step.CLAIM_HEALED]
-            places += [Step.COMMIT_CHECKED, Step.COMMIT_LANDED]
-            return replace(plan, rival=dice.choice(["", "", *(str(place) for place in places)]))
-        case Attack.GAP:
-            # Before the epoch is folded: after that the config has its evidence.
-            point = dice.choice([Step.COMMIT_LANDED, Step.COMMIT_CHECKED])
-            return _at(replace(plan, whom=Whom.ALL, maintained=False), point, dice)
-        case _:
-            return replace(plan, after=dice.randint(1, 3))
-
-
-def _at(plan: RoundPlan, point: str, dice: random.Random) -> RoundPlan:
-    """Let something happen at a point, with enough to read until it is reached."""
-    occurrence = 1 if point in ONCE else dice.randint(1, 3)
-    return replace(plan, point=str(point), occurrence=occurrence, files=occurrence + 2)
-
-
-TARGETS = (*[Kind.PUT_MANIFEST] * 4, Kind.PUT_TRANSACTION, Kind.PUT_DATA, Kind.LIST)
-DOUBTFUL = (Fault.RESET_AFTER, Fault.RESET_LATE, Fault.ERROR_500_AFTER, Fault.RESET_BEFORE)
-"""After these a writer cannot know whether its manifest is there."""
-
-
-def _faults(seed: str, attack: Attack, dice: random.Random) -> Faults | None:
-    """Plan a round's faults: some at the writes that matter, and some anywhere."""
-    if attack is Attack.GAP:
-        return None  # what it may refuse shall have one cause
-    share = 0.08 if attack is Attack.DRAIN else dice.choice([0.0, 0.02, 0.04])
-    strikes = tuple(_strike(dice) for _ in range(5))
-    return Faults(seed, share, strikes, latency=dice.choice([0.05, 0.2, 0.6]))
-
-
-def _strike(dice: random.Random) -> Strike:
-    kind = dice.choice(TARGETS)
-    doubtful = kind is Kind.PUT_MANIFEST and dice.random() < 0.7
-    fault = dice.choice(DOUBTFUL if doubtful else tuple(Fault))
-    return Strike(kind, dice.randint(1, 8), fault)

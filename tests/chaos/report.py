@@ -13,8 +13,8 @@ from tests.chaos.life import Manner
 from tests.chaos.station import RoundResult
 
 HEADS = ("rounds", "kills", "faults", "epochs", "doubts", "refused", "fenced", "gave up", "missed")
-SAID = ("rounds", "kills", "faults", "lost", "duplicated", "refused", "failed")
-BAD = ("lost", "duplicated", "failed")
+BAD = ("lost", "duplicated", "unreadable", "falsely healthy", "failed")
+SAID = ("rounds", "kills", "faults", "refused", *BAD)
 
 
 class Tally:
@@ -50,6 +50,8 @@ def totals(results: Iterable[RoundResult]) -> Counter[str]:
                 "missed": each.missed,
                 "lost": each.lost,
                 "duplicated": each.duplicated,
+                "unreadable": each.unreadable,
+                "falsely healthy": each.healthy,
                 "failed": int(bool(each.wrong)),
             }
         )

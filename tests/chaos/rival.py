@@ -16,7 +16,7 @@ from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Epoch, Outp
 from airflow_provider_lance.streaming.files import open_files
 from airflow_provider_lance.streaming.policy import Policy
 from tests.chaos.input import newest
-from tests.chaos.plan import Control, Mode
+from tests.chaos.plan import Mode, without
 from tests.chaos.scene import QUERY, Scene
 
 MODES = {
@@ -40,7 +40,7 @@ def take_over(scene: Scene) -> bool:
     seen = look()
     policy = Policy(
         on_history_gap=OnHistoryGap.parse(scene.answer),
-        barrier=scene.control is not Control.BARRIER,
+        **without(scene.control),
     )
     committer = Committer(scene.place.open(), QUERY, seen, policy, look=look)
     committer.prepare()

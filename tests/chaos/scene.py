@@ -7,15 +7,17 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_provider_lance.exceptions import DatasetNotFoundError
+from airflow_provider_lance.exceptions import DatasetNotFoundError, LanceStreamError
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort
 from airflow_provider_lance.streaming.epoch import NO_EPOCH
 from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.streaming.recovery.check import check
+from airflow_provider_lance.streaming.recovery.findings import Severity
 from tests.chaos.input import DDL, SQL, Row, Source
 from tests.chaos.judge import Evidence, Verdict, judge
 from tests.chaos.life import Life
 from tests.chaos.orders import Orders
-from tests.chaos.plan import Control, StationPlan, Whom
+from tests.chaos.plan import Control, Mode, StationPlan, Whom
 from tests.chaos.store import Place
 
 QUERY = "chaos"
@@ -28,7 +30,8 @@ class Scene:
     """One station at work.
 
     ``answer`` is what drivers are told of the last gap in history. It names an epoch, so that it
-    may stay. ``gap`` tells whether nobody has acted upon it yet.
+    may stay. ``gap`` tells whether nobody has acted upon it yet. ``gone`` are the epochs that a
+    restore took, and ``accepted`` tells drivers so.
     """
 
     plan: StationPlan
@@ -36,16 +39,34 @@ class Scene:
     place: Place
     control: Control = Control.NONE
     java: str = ""
+    interposer: str = ""
     answer: str = "fail"
     gap: bool = False
+    gone: set[int] = field(default_factory=set)
+    accepted: str = ""
+    epochs: int = 0
+    """What streams before a new start have planned."""
     lives: list[Life] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        seed = f"{self.plan.seed}/{self.plan.number}"
-        self.source = Source(self.folder / "source", self.plan.mode, seed)
-        self.checkpoint = self.folder / "checkpoint"
+        self._base, self._starts = self.place.uri.removesuffix(".lance"), 0
+        self._start()
         (self.folder / "lives").mkdir()
         (self.folder / "tmp").mkdir()
+
+    def _start(self) -> None:
+        self._starts += 1
+        seed = f"{self.plan.seed}/{self.plan.number}"
+        tail = f"-{self._starts}" if self._starts > 1 else ""
+        self.source = Source(self.folder / f"source{tail}", self.plan.mode, f"{seed}{tail}")
+        self.checkpoint = self.folder / f"checkpoint{tail}"
+
+    def renew(self) -> None:
+        """Leave source, checkpoint and dataset as they are, and begin the stream somewhere else."""
+        self.epochs += self.planned + 1
+        self.answer, self.gap, self.gone, self.accepted = "fail", False, set(), ""
+        self._start()
+        self.place.move_to(f"{self._base}-{self._starts}.lance")
 
     def driver(
         self,
@@ -55,6 +76,8 @@ class Scene:
         occurrence: int = 1,
         whom: Whom = Whom.ALL,
         pause: bool = False,
+        hold: bool = False,
+        fresh: float = 0.0,
     ) -> Life:
         """Start a driver of the query, with a point at which it harms itself or none."""
         sign = str(self.folder / "lives" / f"{len(self.lives):03}")
@@ -66,11 +89,13 @@ class Scene:
             occurrence=occurrence,
             whom=whom,
             pause=pause,
+            hold=hold,
+            fresh=fresh,
             control=self.control,
             java=self.java,
         )
         temporary = str(self.folder / "tmp")
-        life = Life(orders, {"TMPDIR": temporary, "SPARK_LOCAL_DIRS": temporary})
+        life = Life(orders, {"TMPDIR": temporary, "SPARK_LOCAL_DIRS": temporary}, self.interposer)
         self.lives.append(life)
         return life
 
@@ -84,6 +109,8 @@ class Scene:
             "onHistoryGap": self.answer,
             **self.plan.options,
         }
+        if self.accepted:
+            sink["onRestore"] = self.accepted
         spec = {
             "launchId": f"life-{launch}",
             "launchedBy": "the laboratory",
@@ -119,7 +146,16 @@ class Scene:
 
     def expected(self, epoch: int) -> Counter[Row]:
         """Return what the dataset must hold after an epoch."""
-        return self.source.expected(self.files_until(epoch))
+        if self.plan.mode is Mode.COMPLETE:  # a later epoch has brought the lost ones back
+            there = [each for each in range(epoch + 1) if each not in self.gone]
+            return self.source.expected(self.files_until(max(there, default=NO_EPOCH)))
+        lost = {
+            file
+            for each in self.gone
+            if each <= epoch
+            for file in range(self.files_until(each - 1), self.files_until(each))
+        }
+        return self.source.expected(self.files_until(epoch), lost)
 
     @property
     def planned(self) -> int:
@@ -143,13 +179,37 @@ class Scene:
 
     def evidence(self) -> Evidence:
         """Look at the dataset and at Spark's logs, while no driver lives."""
+        self.gap = False
         if not self.made:
             return Evidence(Counter(), NO_EPOCH, 0, self.planned, self.committed)
         port = self.place.open_unharmed()
         mark = exact_watermark(port, QUERY)
+        self.gap = mark.missing > 0
+        rows, unreadable = self._count(port)
         # The classic design claims nothing: the epoch in flight may be there or not.
-        missing = 1 if self.control is Control.LOOKBACK else mark.missing
-        return Evidence(Counter(self.rows(port)), mark.epoch, missing, self.planned, self.committed)
+        missing = 1 if self.control is Control.LOOKBACK else mark.missing_above
+        return Evidence(rows, mark.epoch, missing, self.planned, self.committed, unreadable)
+
+    def _count(self, port: LanceDatasetPort) -> tuple[Counter[Row], str]:
+        try:
+            return Counter(self.rows(port)), ""
+        except (OSError, ValueError) as error:
+            return Counter(), str(error)
+
+    def healthy(self) -> bool:
+        """Tell whether the recovery check finds no more than `lance-stream check` lets pass."""
+        try:
+            port = self.place.open_unharmed()
+            report = check(
+                port,
+                (QUERY,),
+                checkpoint_location=str(self.checkpoint),
+                storage_options=port.storage_options,
+                orphans=False,
+            )
+        except LanceStreamError:
+            return False
+        return not report.at_or_above(Severity.ERROR)
 
     @property
     def made(self) -> bool:
@@ -162,9 +222,7 @@ class Scene:
 
     def judge(self) -> Verdict:
         """Compare the dataset with the input."""
-        seen = self.evidence()
-        self.gap = seen.missing > 0
-        return judge(seen, self.expected)
+        return judge(self.evidence(), self.expected)
 
     def clear(self) -> None:
         """End whatever still lives."""

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.attack import Fight, fight
+from tests.chaos.attack import fight
+from tests.chaos.fight import Fight
 from tests.chaos.judge import Verdict
 from tests.chaos.plan import Attack, Control, RoundPlan, StationPlan, Store
 from tests.chaos.scene import Scene
@@ -41,6 +42,8 @@ class RoundResult:
     epochs: int
     lost: int
     duplicated: int
+    unreadable: int
+    healthy: int
     seconds: float
     wrong: str = ""
     folder: str = ""
@@ -48,11 +51,12 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What all stations share; ``java`` are a JVM's options."""
+    """What all stations share; ``java`` are a JVM's options, ``interposer`` is a library."""
 
     folder: Path
     control: Control = Control.NONE
     java: str = ""
+    interposer: str = ""
     keep: bool = False
 
 
@@ -73,7 +77,7 @@ def run(
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(s3_server()) if plan.store is Store.S3 else None
         where = stack.enter_context(place(plan, folder, server))
-        scene = Scene(plan, folder, where, bench.control, bench.java)
+        scene = Scene(plan, folder, where, bench.control, bench.java, bench.interposer)
         stack.callback(scene.clear)
         fine = _rounds(scene, tell, over)
         if not fine or bench.keep:
@@ -95,9 +99,10 @@ def _rounds(scene: Scene, tell: Callable[[RoundResult], None], over: Callable[[]
 
 
 def _round(scene: Scene, plan: RoundPlan) -> RoundResult:
-    began, injected, epochs = time.monotonic(), scene.place.injected, scene.planned
+    began, injected = time.monotonic(), scene.place.injected
+    epochs = scene.epochs + scene.planned
     fought, upkeep = Fight(scene, plan), Upkeep(scene.place, plan.maintained, scene.gap)
-    verdict = Verdict(epochs, 0, 0)
+    verdict = Verdict(scene.planned, 0, 0)
     try:
         # What earlier drivers left unread counts: a backlog makes no round better.
         scene.source.add(max(0, plan.files - scene.unread))
@@ -106,13 +111,18 @@ def _round(scene: Scene, plan: RoundPlan) -> RoundResult:
             fight(fought)
         scene.place.settle()
         verdict = scene.judge()
+        fought.blame(verdict.wrong)
+        fought.check(verdict)
     except Exception as error:
         fought.blame(f"{type(error).__name__}: {error}")
         (scene.folder / "failed.txt").write_text(traceback.format_exc())
     fought.blame(upkeep.unexpected)
-    fought.blame(verdict.wrong)
-    if verdict.lost or verdict.duplicated:
-        fought.wrong = f"{verdict.lost} rows lost, {verdict.duplicated} duplicated. {fought.wrong}"
+    lost = fought.lost + verdict.lost
+    unreadable = fought.unreadable + verdict.unreadable
+    if lost or verdict.duplicated or unreadable or fought.healthy:
+        counts = f"{lost} rows lost, {verdict.duplicated} duplicated"
+        counts += ", unreadable" * bool(unreadable) + ", called healthy" * bool(fought.healthy)
+        fought.wrong = f"{counts}. {fought.wrong}"
     if plan.number < 0 and scene.unread:
         fought.blame(f"{scene.unread} files have not arrived")
     return RoundResult(
@@ -128,9 +138,11 @@ def _round(scene: Scene, plan: RoundPlan) -> RoundResult:
         errors=Counter(end.error for end in fought.ends if end.error),
         upkeep=upkeep.outcomes,
         doubts=sum(end.doubts for end in fought.ends),
-        epochs=scene.planned - epochs,
-        lost=verdict.lost,
+        epochs=scene.epochs + scene.planned - epochs,
+        lost=lost,
         duplicated=verdict.duplicated,
+        unreadable=unreadable,
+        healthy=fought.healthy,
         seconds=time.monotonic() - began,
         wrong=fought.wrong,
         folder=str(scene.folder),
@@ -143,4 +155,10 @@ def _what(plan: RoundPlan) -> str:
     point = plan.point or (f"rival {plan.rival}" if plan.rival else "")
     times = f" ×{plan.occurrence}" if plan.occurrence > 1 else ""
     whom = f" {plan.whom}" if plan.attack in (Attack.KILL_AT, Attack.KILL_ANY) else ""
-    return f"{plan.attack}{': ' + point if point else ''}{times}{whom}"
+    how = ""
+    if plan.attack is Attack.HOLD:
+        how = f", {plan.meanwhile}" + ", suspended" * plan.suspended
+    if plan.attack is Attack.RESTORE:
+        how = ", under a driver" if plan.busy else f", {plan.cleaned} removed"
+        how = f" of {plan.after} epochs{how}"
+    return f"{plan.attack}{': ' + point if point else ''}{times}{whom}{how}"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from tests.chaos.plan import Faults, StationPlan, Store, Strike
-from tests.support.proxy import Fault, Proxy, Request, no_fault
+from tests.chaos.faults import Faults, Strike
+from tests.chaos.life import LONGEST_SECONDS, Life
+from tests.chaos.plan import StationPlan, Store
+from tests.support.proxy import Fault, Kind, Plan, Proxy, Request, no_fault
 from tests.support.s3 import IMPATIENT, S3Server
 
 
@@ -34,6 +37,19 @@ class FaultPlan:
         return fault if hit else None
 
 
+def _holding(life: Life) -> Plan:
+    order, held = Path(f"{life.sign}.hold"), Path(f"{life.sign}.held")
+
+    def plan(request: Request) -> Fault | None:
+        if request.kind is not Kind.PUT_MANIFEST or not order.exists():
+            return None
+        order.unlink()
+        held.touch()
+        return Fault.LATENCY
+
+    return plan
+
+
 @dataclass
 class Place:
     """A station's dataset: its URI, and the ways to it.
@@ -47,6 +63,13 @@ class Place:
     options: dict[str, str] = field(default_factory=dict)
     proxy: Proxy | None = None
     server: S3Server | None = None
+    left: list[str] = field(default_factory=list)
+    """URIs of datasets that the station has left behind."""
+
+    def move_to(self, uri: str) -> None:
+        """Have the dataset somewhere else from now on."""
+        self.left.append(self.uri)
+        self.uri = uri
 
     def open(self) -> LanceDatasetPort:
         """Open the newest version as a driver does."""
@@ -87,21 +110,42 @@ class Place:
             if self.proxy:
                 self.proxy.plan = plan
 
+    @contextmanager
+    def holding(self, life: Life) -> Iterator[None]:
+        """Hold back the manifest that the driver's orders name, until the block is left.
+
+        On disk the interposer does it, before a store the proxy does.
+        """
+        proxy, latency = self.proxy, self.proxy.latency if self.proxy else 0.0
+        if proxy:
+            proxy.latency = LONGEST_SECONDS
+            proxy.plan = _holding(life)
+        try:
+            yield
+        finally:
+            life.let_publish()
+            if proxy:
+                proxy.plan, proxy.latency = no_fault, latency
+                waited, proxy.let_go = proxy.let_go, threading.Event()
+                waited.set()
+
     def settle(self) -> None:
         """Wait until a request that was held back has been passed on."""
         if self.proxy:
             time.sleep(self.proxy.latency)
 
     def keep(self) -> None:
-        """Copy a dataset of the S3 server beside the rest of the station."""
+        """Copy the datasets of the S3 server beside the rest of the station."""
         if self.server is None:
             return
         from pyarrow import fs
 
         from airflow_provider_lance.streaming.files import open_files
 
-        store = open_files(self.uri, self.server.options())
-        fs.copy_files(store._root, str(self.folder / "table.lance"), source_filesystem=store._fs)
+        for uri in (*self.left, self.uri):
+            store, copy = open_files(uri, self.server.options()), self.folder / Path(uri).name
+            with suppress(FileNotFoundError):  # no driver has made it yet
+                fs.copy_files(store._root, str(copy), source_filesystem=store._fs)
 
 
 @contextmanager
@@ -114,7 +158,7 @@ def place(plan: StationPlan, folder: Path, server: S3Server | None) -> Iterator[
     with Proxy(server.endpoint) as proxy:
         impatience = IMPATIENT if plan.impatient else {}
         yield Place(
-            server.uri(f"{plan.name}.lance"),
+            server.uri(f"{plan.name}/table.lance"),
             folder,
             server.options(proxy.endpoint, **impatience),
             proxy,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.chaos.input import expected, rows_of
-from tests.chaos.judge import Evidence, compare, judge
+from tests.chaos.input import Source, expected, rows_of
+from tests.chaos.judge import Evidence, Verdict, compare, judge
 from tests.chaos.life import Manner, manner_of
 from tests.chaos.plan import Mode
 
@@ -49,6 +50,15 @@ def test_lost_and_duplicated_rows_are_counted_each() -> None:
     assert compare(Counter("aax"), wanted) == (1, 1), "an old row in place of the newest"
 
 
+def test_files_of_epochs_that_were_accepted_as_lost_are_not_expected(tmp_path: Path) -> None:
+    source = Source(tmp_path / "source", Mode.APPEND, "s")
+    source.add(4)
+    rows = [len(file) for file in source.files]
+    assert source.expected(4, range(1, 3)).total() == rows[0] + rows[3]
+    assert source.expected(2, range(1, 3)).total() == rows[0]
+    assert source.expected(4).total() == sum(rows)
+
+
 def seen(rows: str, **given: int) -> Evidence:
     known: dict[str, Any] = {"watermark": 1, "missing": 0, "planned": 1, "committed": 1} | given
     return Evidence(Counter(rows), **known)
@@ -87,6 +97,21 @@ def test_where_evidence_is_gone_the_epoch_in_doubt_is_there_whole_or_not_at_all(
     assert judge(doubtful("abc"), input_until).fine
     assert judge(doubtful("a"), input_until).lost == 1
     assert judge(doubtful("abcc"), input_until).duplicated == 1
+
+
+def test_a_version_that_cannot_be_read_is_wrong_whatever_else_is_right() -> None:
+    evidence = Evidence(Counter(), 1, 0, 1, 1, unreadable="a file is not there")
+    verdict = judge(evidence, input_until)
+    assert (verdict.unreadable, verdict.lost) == (1, 0)
+    assert not verdict.fine
+    assert "a file is not there" in verdict.wrong
+
+
+@pytest.mark.parametrize("healthy", [False, True])
+def test_a_check_may_say_healthy_only_where_no_row_is_missing(healthy: bool) -> None:
+    assert not judge(seen("ab"), input_until).deceives(healthy)
+    assert judge(seen("a"), input_until).deceives(healthy) is healthy
+    assert Verdict(1, 0, 0, unreadable=1).deceives(healthy) is healthy
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,20 @@ from collections import Counter
 
 import pytest
 
+from tests.chaos.draw import KINDS, station, stations
+from tests.chaos.faults import Faults, Strike
 from tests.chaos.plan import (
-    KINDS,
     POINTS,
+    RIMS,
     ROUNDS,
     Attack,
     Between,
+    Cleaned,
     Control,
-    Faults,
+    Meanwhile,
     SparkPoint,
     Store,
-    Strike,
     Whom,
-    station,
-    stations,
 )
 from tests.chaos.store import FaultPlan
 from tests.support.proxy import Fault, Kind, Request
@@ -44,13 +44,32 @@ def test_three_hundred_rounds_plan_enough_of_everything() -> None:
     plans = stations(SEED, 300)
     rounds = [round_ for plan in plans for round_ in plan.rounds]
     attacks = Counter(round_.attack for round_ in rounds)
-    assert attacks[Attack.KILL_AT] + attacks[Attack.KILL_ANY] + attacks[Attack.GAP] >= 200
+    assert attacks[Attack.KILL_AT] + attacks[Attack.KILL_ANY] + attacks[Attack.GAP] >= 175
     assert set(attacks) == set(Attack)
+    assert all(attacks[attack] >= 10 for attack in RIMS)
+    assert {round_.meanwhile for round_ in rounds} == set(Meanwhile)
+    assert {round_.cleaned for round_ in rounds} == set(Cleaned)
+    restores = [round_ for round_ in rounds if round_.attack is Attack.RESTORE]
+    assert {(round_.busy, round_.accepted) for round_ in restores} == {
+        (busy, accepted) for busy in (False, True) for accepted in (False, True)
+    }
     assert {round_.between for round_ in rounds} == set(Between)
     assert {round_.whom for round_ in rounds} == set(Whom)
     strikes = [each for round_ in rounds if round_.faults for each in round_.faults.strikes]
     assert len(strikes) >= 200
     assert {strike.fault for strike in strikes} == set(Fault)
+
+
+def test_every_rim_is_met_on_every_kind_of_stream() -> None:
+    plans = [station(SEED, number) for number in range(30)]
+    met = {(plan.mode, plan.store, r.attack) for plan in plans for r in plan.rounds}
+    assert met >= {(*kind, attack) for kind in KINDS for attack in RIMS}
+
+
+def test_one_attack_can_be_asked_for_in_all_rounds() -> None:
+    plans = stations(SEED, 14, attack=Attack.HOLD)
+    assert {round_.attack for plan in plans for round_ in plan.rounds} == {Attack.HOLD}
+    assert plans[1].rounds[0] == station(SEED, 1, attack=Attack.HOLD).rounds[0]
 
 
 @pytest.mark.parametrize("first", range(6))
@@ -69,7 +88,7 @@ def test_six_stations_in_a_row_have_every_mode_on_every_store() -> None:
 def test_only_a_store_that_can_fail_fails_and_never_where_evidence_is_destroyed() -> None:
     for plan in stations(SEED, 300):
         for round_ in plan.rounds:
-            may_fail = plan.store is Store.S3 and round_.attack is not Attack.GAP
+            may_fail = plan.store is Store.S3 and round_.attack not in (Attack.GAP, *RIMS)
             assert (round_.faults is not None) == may_fail
 
 
@@ -78,6 +97,9 @@ def test_a_control_meets_what_it_lacks_at_once(seed: str) -> None:
     first = station(seed, 0, Control.BARRIER).rounds[0]
     assert (first.attack, first.point) == (Attack.PAUSE, "commit.checked")
     assert not first.maintained
+    held = station(seed, 0, Control.CHAIN).rounds[0]
+    assert (held.attack, held.point) == (Attack.HOLD, "commit.checked")
+    assert held.meanwhile is Meanwhile.OTHERS
     for round_ in station(seed, 0, Control.LOOKBACK).rounds:
         assert (round_.point, round_.between) == (SparkPoint.SUNK, Between.COMMITS)
 
