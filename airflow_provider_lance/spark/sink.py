@@ -185,7 +185,7 @@ class LanceSink:
         files = HadoopFiles(session, options.checkpoint_location)
 
         def look() -> Any:
-            return read_checkpoint(options.checkpoint_location, files)
+            return read_checkpoint(options.checkpoint_location, files, with_ends=True)
 
         policy = Policy(
             watermark_every=options.watermark_every,

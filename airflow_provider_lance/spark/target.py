@@ -117,7 +117,9 @@ def _rehearse(schema: pa.Schema, options: SinkOptions) -> None:
     from lance.fragment import write_fragments
 
     try:
-        made = lance.write_dataset(schema.empty_table(), "memory://rehearsal", mode="create")
+        made = lance.write_dataset(
+            schema.empty_table(), "memory://rehearsal", mode="create", session=lance_session()
+        )
         append = lance.LanceOperation.Append(list(write_fragments(schema.empty_table(), made)))
         made = lance.LanceDataset.commit(made, append, read_version=made.version)
         rows = made.to_table()

@@ -50,8 +50,8 @@ class Checkpoint:
     """One look at a checkpoint; ``id`` is ``None`` while Spark has not made it yet.
 
     ``planned_at`` is when the epoch in flight was planned, ISO 8601 in UTC; ``None`` when none is,
-    or when its file does not say. ``ends`` holds the end offsets of the newest two planned epochs:
-    Spark goes on from these.
+    or when its file does not say. ``ends`` holds the end offsets of the newest two planned epochs,
+    from which Spark goes on, where they were read.
     """
 
     location: str
@@ -85,8 +85,10 @@ class OffsetLog:
         return tuple(f"{name}:{offset}" for name, offset in sorted(self.sources.items()))
 
 
-def read_checkpoint(location: str, files: Files) -> Checkpoint:
-    """Read a checkpoint's state: two lists, and at most four small reads.
+def read_checkpoint(location: str, files: Files, *, with_ends: bool = False) -> Checkpoint:
+    """Read a checkpoint's state: two lists and a small read, one more while an epoch is in flight.
+
+    :param with_ends: read the end offsets of the newest two planned epochs too, two small reads.
 
     :raises CheckpointCorruptError: `metadata` is there and no id can be read from it.
     :raises StorageUnavailableError: the store did not answer or refused.
@@ -96,7 +98,8 @@ def read_checkpoint(location: str, files: Files) -> Checkpoint:
     committed = _newest(files, "commits")
     planned = _newest(files, "offsets")
     planned_at = _planned_at(files, planned) if planned > committed else None
-    ends = {epoch: lines for epoch in (planned, planned - 1) if (lines := _ends(files, epoch))}
+    newest = (planned, planned - 1) if with_ends else ()
+    ends = {epoch: lines for epoch in newest if (lines := _ends(files, epoch))}
     return Checkpoint(location, _identity(location, files), planned, committed, planned_at, ends)
 
 

@@ -229,10 +229,10 @@ class Committer:
             # 2. The handle's own config must name our token; no I/O while the handle is fresh.
             if attempt.number:
                 view.refresh(strictly=strictly)
-            view.refuse_if_fenced()
-            view.chain.refuse_other_layout()
             if view.port.is_local:
                 view.chain.refuse_dropped()  # costs no request there
+            view.refuse_if_fenced()
+            view.chain.refuse_other_layout()
             assert view.owner is not None
             # 3. One commit carries data and stamp.
             self._ownership.in_doubt = True

@@ -139,9 +139,9 @@ class Ownership:
     def fold(self) -> None:
         """Write the watermark into the config; a failure only means: again after a later epoch."""
         view = self._view
+        view.chain.refuse_dropped()
         if view.fenced:
             return  # the handle may be the newer owner's, and its epochs are not in this watermark
-        view.chain.refuse_dropped()
         try:
             self.send(Configure(self._fold_updates()))
             view.chain.note_fold()

@@ -162,7 +162,8 @@ def test_a_store_that_does_not_answer_for_the_newest_offsets_is_named() -> None:
             raise AssertionError("a checkpoint is Spark's alone")
 
     with pytest.raises(StorageUnavailableError, match="not this file"):
-        read_checkpoint("/cp", Refusing())
+        read_checkpoint("/cp", Refusing(), with_ends=True)
+    assert read_checkpoint("/cp", Refusing()) == Checkpoint("/cp", planned=0)
 
 
 def test_commits_are_listed_before_offsets() -> None:

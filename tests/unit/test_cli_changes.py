@@ -49,9 +49,9 @@ def state(stream: Stream) -> QueryState:
 
 def lose_versions(stream: Stream) -> None:
     """Clean up as somebody would who knows nothing of streams."""
-    newest = stream.version
-    stream_folder = lance.dataset(stream.uri)
-    stream_folder.cleanup_old_versions(versions=list(range(2, newest)))
+    dataset = lance.dataset(stream.uri)
+    dataset.update_config({"somebody's": "own"})  # the newest version, which cleanup spares
+    dataset.cleanup_old_versions(versions=list(range(2, dataset.version)))
 
 
 def refused_then_done(stream: Stream, *words: str) -> Ran:

@@ -231,6 +231,7 @@ def test_an_epoch_called_missing_that_lands_after_all_is_seen(
     stale = CheckpointDriver(scene, "stale")
     stale.step(epochs=2)
     pending = stale.plan()
+    scene.world.compact()
     scene.world.clean_up()
 
     def land() -> None:

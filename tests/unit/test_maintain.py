@@ -16,7 +16,7 @@ from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     DatasetNotFoundError,
     HistoryGapError,
-    SpecError,
+    PreconditionError,
 )
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.streaming.epoch import OutputMode
@@ -201,7 +201,7 @@ def test_a_dry_run_refuses_what_the_run_would_refuse(tmp_path: Path) -> None:
     uri = make(tmp_path, 3)
     stream(uri).step()
     for dry in (True, False):
-        with pytest.raises(SpecError, match="deleteUnverified"):
+        with pytest.raises(PreconditionError, match="deleteUnverified"):
             run(uri, steps=["cleanup"], deleteUnverified=True, olderThan=0, dryRun=dry)
 
 

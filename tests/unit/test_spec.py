@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.streaming.answers import OnHistoryGap
+from airflow_provider_lance.streaming.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.streaming.epoch import OutputMode
 from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec, SinkOptions, Source
 
@@ -76,6 +76,8 @@ GOOD: list[tuple[dict[str, Any], str, Any]] = [
     ({"invalidText": "refuse"}, "replace_invalid_text", False),
     ({"onCheckpointChange": "newGeneration"}, "new_generation", True),
     ({"onCheckpointChange": "fail"}, "new_generation", False),
+    ({"onRestore": "fail"}, "on_restore", OnRestore()),
+    ({"onRestore": "accept:3-5"}, "on_restore", OnRestore(3, 5)),
     ({"onHistoryGap": "fail"}, "on_history_gap", OnHistoryGap()),
     ({"onHistoryGap": "committed:7"}, "on_history_gap", OnHistoryGap(7, True)),
     ({"onHistoryGap": "missing:7"}, "on_history_gap", OnHistoryGap(7, False)),
@@ -116,13 +118,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"watermarkEvery": True}, "watermarkEvery must be a whole number"),
     ({"autoCompactEvery": -1}, "autoCompactEvery must be a whole number"),
     ({"cacheBytes": 0}, "cacheBytes must be a whole number"),
-    ({"cacheBytes": 2**64}, "cacheBytes must be a number of bytes"),
+    ({"cacheBytes": 2**64}, "cacheBytes must be a whole number"),
     ({"createIfMissing": "maybe"}, "createIfMissing must be true or false"),
     ({"vectorSizes": "v"}, "vectorSizes must be a mapping of column to vector size"),
     ({"vectorSizes": {"v": 0}}, "vectorSizes must be a whole number"),
     ({"vectorSizes": 7}, "vectorSizes must be a mapping of column to vector size"),
     ({"invalidText": "drop"}, "invalidText must be 'refuse' or 'replace'"),
     ({"onCheckpointChange": "ignore"}, "onCheckpointChange must be 'fail' or 'newGeneration'"),
+    ({"onRestore": "accept:5-3"}, "onRestore='accept:5-3': use 'fail' or 'accept:<first>-<last>'"),
     ({"onHistoryGap": "skip"}, "onHistoryGap='skip': use 'fail', 'committed:<epoch>'"),
     ({"onHistoryGap": "committed:"}, "onHistoryGap='committed:'"),
     ({"onHistoryGap": "missing:-1"}, "onHistoryGap='missing:-1'"),

@@ -160,7 +160,7 @@ def _checkpoint(
     if files is None:
         return None, puzzle, False
     try:
-        seen = read_checkpoint(location, files)
+        seen = read_checkpoint(location, files, with_ends=True)
     except CheckpointCorruptError as error:
         return None, str(error), True
     if seen.id is None and (host := _elsewhere(location, state)):
