@@ -8,9 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_lance.streaming.decoding import shown
-from airflow_provider_lance.streaming.forms import MOST_SECONDS, count
-
 __all__ = ["Argument", "Command", "argument", "duration", "number", "pair", "seconds"]
 
 _DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(ms|s|m|h|d)?")
@@ -44,6 +41,10 @@ def argument(*flags: str, **settings: Any) -> Argument:
 
 def seconds(text: str) -> float:
     """Read a duration such as ``90``, ``1.5s``, ``10m``, ``12h`` or ``7d``; return seconds."""
+    # Every `airflow` command imports this module, and next to none calls these.
+    from airflow_provider_lance.streaming.decoding import shown
+    from airflow_provider_lance.streaming.forms import MOST_SECONDS
+
     found = _DURATION.fullmatch(text.strip())
     if not found:
         raise ArgumentTypeError(f"{shown(text)} is no duration: write 90, 1.5s, 10m, 12h or 7d")
@@ -60,6 +61,9 @@ def duration(text: str) -> int:
 
 def number(text: str) -> int:
     """Read a whole number of 0 or more."""
+    from airflow_provider_lance.streaming.decoding import shown
+    from airflow_provider_lance.streaming.forms import count
+
     try:
         return count(text)
     except ValueError as error:
