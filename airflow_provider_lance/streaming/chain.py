@@ -123,7 +123,7 @@ class Chain:
         port = view.port
         if not view.policy.chain_proof or view.owner is None or port.version == since:
             return
-        if view.fenced:
+        if view.state.owner is None or view.state.owner.token > view.owner.token:
             return  # the newer owner has looked, and this driver commits no more
         if isinstance(self._landmark, _Added) and port.has_fragment(self._landmark.fragment):
             return

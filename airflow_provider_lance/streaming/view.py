@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from airflow_provider_lance.exceptions import (
+    FencedError,
     ProtocolVersionError,
 )
 from airflow_provider_lance.streaming.chain import Chain
@@ -106,8 +107,10 @@ class DriverView:
         self.move_to(newest)
         self.chain.prove(since=before)
 
-    def refresh(self, *, strictly: bool) -> None:
+    def refresh(self, *, strictly: bool) -> bool:
         """Look at the store if that was long ago; ``strictly`` in any case.
+
+        Tells whether it was long ago.
 
         Lance checks a commit against the versions since its handle, and passes over those that
         were cleaned up, barriers too (seen on pylance 14.0.2). So a driver that hung, until its
@@ -119,6 +122,22 @@ class DriverView:
             self.reopen()
         if aged:
             self.chain.refuse_dropped()
+        return aged
+
+    def refuse_overtaken(self, epoch_id: int) -> None:
+        """Raise :class:`FencedError` if Spark's log has planned a later epoch than this driver.
+
+        Another driver went on with it then, also if a restored version brought back the record of
+        this one as the owner.
+        """
+        planned = self._look().planned
+        if planned > epoch_id:
+            raise FencedError(
+                f"Spark's log of query {self.query_id!r} at {self._checkpoint.location} has "
+                f"planned epoch {planned} while this driver was at epoch {epoch_id}: another driver goes "
+                "on with it, so this one stops without committing. Nothing to do, unless both were "
+                "wanted; then give one of them a queryId and a checkpoint of its own"
+            )
 
     def prepare(self) -> None:
         """Refuse what cannot be exact; see :meth:`.committer.Committer.prepare`."""
