@@ -134,8 +134,8 @@ class DriverView:
         if planned > epoch_id:
             raise FencedError(
                 f"Spark's log of query {self.query_id!r} at {self._checkpoint.location} has "
-                f"planned epoch {planned} while this driver was at epoch {epoch_id}: another driver goes "
-                "on with it, so this one stops without committing. Nothing to do, unless both were "
+                f"planned epoch {planned} while this driver was at epoch {epoch_id}: another driver "
+                "goes on with it, so this one stops without committing. Nothing to do, unless both were "
                 "wanted; then give one of them a queryId and a checkpoint of its own"
             )
 
