@@ -215,6 +215,28 @@ class DriverView:
             self._checkpoint, self.watermark = checkpoint, mark
             self.refuse(Decision.DATASET_RESTORED)
 
+    def refuse_overtaken(self, epoch_id: int) -> None:
+        """Raise if Spark's commit log has an epoch that this driver has not done yet.
+
+        Another driver wrote it then. A restored version may have brought this driver's owner
+        record back since, and nothing else tells. Reads the checkpoint; call it after others have
+        committed.
+
+        :raises DatasetRestoredError, FencedError: with rows gone, and without.
+        """
+        committed = self._look().committed
+        if committed < epoch_id or not self.policy.chain_proof:
+            return
+        self.chain.broken = True
+        self.refuse_lost()
+        raise FencedError(
+            f"epoch {committed} of query {self.query_id!r} is in Spark's commit log at "
+            f"{self._checkpoint.location}, and this driver is at epoch {epoch_id}: another driver "
+            f"went on from here. This one stops without committing to {self.port.uri}, although "
+            "the owner record there is its own again, as after a restored version. Start the "
+            "stream again if no driver is running"
+        )
+
     def note_done(self, epoch_id: int, ends: EndOffsets | None) -> None:
         """Remember the newest epoch that is done, with rows or without."""
         self.done = DoneEpoch(epoch_id, ends)
