@@ -189,6 +189,7 @@ ROWS: dict[str, Row] = {
         ),
         [],
     ),
+    "its data files are gone": (seen(intact=False), [(Code.COMMIT_LOG_AHEAD, CRITICAL)]),
     "a version was brought back over epochs": (
         seen(undone=(Undone(12, 8, (stamp(4, 9), stamp(5, 10))),)),
         [(Code.COMMIT_LOG_AHEAD, CRITICAL)],

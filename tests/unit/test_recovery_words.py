@@ -82,7 +82,7 @@ def test_a_watermark_is_healed_only_where_its_driver_will_not_do_it() -> None:
 def test_a_gap_names_both_answers() -> None:
     gap = only(
         Code.HISTORY_GAP,
-        watermark=mark(missing=1),
+        watermark=mark(missing=1, missing_above=1),
         missing_versions=(11,),
         checkpoint=checkpoint(6),
         drivers=(GONE,),

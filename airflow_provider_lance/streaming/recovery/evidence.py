@@ -182,6 +182,9 @@ class Evidence:
     undone: tuple[Undone, ...] = ()
     broken_checkpoint: bool = False
     """Whether Spark could not read the checkpoint either."""
+    intact: bool = True
+    """Whether the data files that the newest version names are there; the oldest one stands for all.
+    """
     corruption: Corruption | None = None
     """Files of the checkpoint on which a start would fail; looked for while no driver lives."""
 

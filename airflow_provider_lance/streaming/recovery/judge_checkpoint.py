@@ -150,6 +150,9 @@ def _jump(evidence: Evidence) -> Finding | None:
 
 def _lost(evidence: Evidence) -> Iterator[Finding]:
     """Yield the epochs that a driver committed and the dataset no longer has."""
+    if not evidence.intact:
+        yield _overwritten(evidence)
+        return
     generation = evidence.state.generation
     for undone in evidence.undone:
         lost = [each.epoch_id for each in undone.stamps if each.generation == generation]
@@ -176,6 +179,21 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
             said = Contradiction(driver.launch_id, heard, evidence.version, newest)
             yield _rolled_back(evidence, said)
             return
+
+
+def _overwritten(evidence: Evidence) -> Finding:
+    return Finding(
+        Code.COMMIT_LOG_AHEAD,
+        f"Version {evidence.version} of {evidence.uri} names data files that are not there.",
+        cause="The dataset was dropped and made anew under a driver, which committed over it before "
+        f"it noticed; or somebody deleted files. Rows of query {evidence.query_id} are gone, and "
+        "rows of others may be hidden. Find the versions that the query committed; restore the "
+        "version before them with Lance's restore(), and start the query with a new "
+        "checkpointLocation and query id, which reads the source again.",
+        command=command(evidence, "epochs"),
+        evidence=shown_checkpoint(evidence, evidence.checkpoint),
+        query_id=evidence.query_id,
+    )
 
 
 def _restored(evidence: Evidence, undone: Undone, lost: list[int]) -> Finding:
