@@ -223,14 +223,16 @@ class Committer:
         # An append passes over others' commits. The other two must see them: what a compaction
         # replaced, an upsert from before it would not delete if that compaction was cleaned up.
         strictly = epoch.mode is not OutputMode.APPEND
-        if view.refresh(strictly=strictly):
+        base = view.port.version
+        view.refresh(strictly=strictly)
+        if view.port.version != base:
+            view.refuse_if_fenced()
             view.refuse_overtaken(epoch.epoch_id)
         base = view.port.version
         for attempt in self._policy.backoff:
             # 2. The handle's own config must name our token; no I/O while the handle is fresh.
             if attempt.number:
                 view.refresh(strictly=strictly)
-                view.refuse_overtaken(epoch.epoch_id)
             if view.port.is_local:
                 view.chain.refuse_dropped()  # costs no request there
             view.refuse_if_fenced()
@@ -256,6 +258,8 @@ class Committer:
             except CommitPreemptedError as error:
                 attempt.error = error
                 view.reopen()
+                view.refuse_if_fenced()
+                view.refuse_overtaken(epoch.epoch_id)
             except CommitStateUnknownError as error:
                 if view.chain.broken:
                     raise

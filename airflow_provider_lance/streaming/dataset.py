@@ -258,9 +258,8 @@ class LanceDatasetPort:
     def is_made_without(self, fragment: Any) -> bool:
         """Tell by the ids: they grow, and a chain of versions gives each to one fragment only."""
         found = self._fragment(fragment[0])
-        if found is not None:
-            return bool(found != fragment)
-        return bool(max(self._dataset.fragment_ids(), default=-1) < fragment[0])
+        later = max(self._dataset.fragment_ids(), default=-1) > fragment[0]
+        return found != fragment if found else not later
 
     def _fragment(self, number: int) -> tuple[int, str] | None:
         found = self._dataset.get_fragment(number)
@@ -274,17 +273,15 @@ class LanceDatasetPort:
         files = oldest.data_files() if oldest else []
         if files and files[0].base_id is not None:
             return True  # it lies in another place, which a shallow clone names
-        names = [f"data/{files[0].path}"] if files else self._manifest_names()
+        # Without rows the manifest stands for them; Lance's newer names of these count down.
+        numbers = () if files else (2**64 - 1 - self.version, self.version)
+        names = [f"data/{each.path}" for each in files[:1]]
+        names += [f"_versions/{number}.manifest" for number in numbers]
         try:
             store: Any = self._dataset.new_file_session()  # type: ignore[no-untyped-call]
             return any(store.contains(name) for name in names)
         except (ValueError, OSError) as error:
             raise read_error(self.uri, error) from error
-
-    def _manifest_names(self) -> list[str]:
-        # Lance's newer naming scheme counts down, so that a listing begins with the newest.
-        names = (2**64 - 1 - self.version, self.version)
-        return [f"_versions/{name}.manifest" for name in names]
 
     def commit(
         self, change: Change, properties: Mapping[str, str] | None = None

@@ -167,8 +167,12 @@ class Ownership:
         view = self._view
         assert view.owner is not None
         released = replace(view.owner, state=OwnerState.RELEASED, time=utc_now())
+        before = view.port.version
         view.reopen()
         view.chain.refuse_dropped()
+        if view.port.version != before and not view.fenced:
+            done = view.done.epoch_id if view.done else NO_EPOCH
+            view.refuse_overtaken(max(done, view.watermark.epoch) + 1)
         for _ in self._policy.backoff:
             if view.state.owner == released:
                 break  # an earlier attempt landed and its answer was lost

@@ -18,6 +18,7 @@ from airflow_provider_lance.streaming.history import known_done, newest_done
 
 __all__ = [
     "answered",
+    "changed_ends",
     "changed_epoch",
     "done_by_spark",
     "epoch_in_doubt",
@@ -74,15 +75,26 @@ def lost_epochs(mark: Watermark, state: QueryState, spark_done: int) -> tuple[in
 
 
 def changed_epoch(checkpoint: Checkpoint, state: QueryState, mark: Watermark) -> int | None:
-    """Return an epoch of whose end the checkpoint says something else than its commit does."""
+    """Return the newest epoch of :func:`changed_ends`, ``None`` if there is none."""
+    return max(changed_ends(checkpoint, state, mark), default=None)
+
+
+def changed_ends(
+    checkpoint: Checkpoint, state: QueryState, mark: Watermark
+) -> dict[int, EndOffsets]:
+    """Return the epochs that end elsewhere by the checkpoint than by the dataset.
+
+    With the ends that the dataset knows: from the epoch's own commit, or from the last fold.
+    """
     known = {stamp.epoch_id: stamp.ends for stamp in mark.stamps}
     if state.done:
         known.setdefault(state.done.epoch_id, state.done.ends)
-    for epoch_id, lines in sorted(checkpoint.ends.items(), reverse=True):
+    changed = {}
+    for epoch_id, lines in checkpoint.ends.items():
         ends = known.get(epoch_id)
         if ends is not None and ends.digest != EndOffsets.of(lines).digest:
-            return epoch_id
-    return None
+            changed[epoch_id] = ends
+    return changed
 
 
 def epoch_in_doubt(checkpoint: Checkpoint, state: QueryState, mark: Watermark) -> int | None:

@@ -107,10 +107,8 @@ class DriverView:
         self.move_to(newest)
         self.chain.prove(since=before)
 
-    def refresh(self, *, strictly: bool) -> bool:
+    def refresh(self, *, strictly: bool) -> None:
         """Look at the store if that was long ago; ``strictly`` in any case.
-
-        Tells whether it was long ago.
 
         Lance checks a commit against the versions since its handle, and passes over those that
         were cleaned up, barriers too (seen on pylance 14.0.2). So a driver that hung, until its
@@ -122,22 +120,6 @@ class DriverView:
             self.reopen()
         if aged:
             self.chain.refuse_dropped()
-        return aged
-
-    def refuse_overtaken(self, epoch_id: int) -> None:
-        """Raise :class:`FencedError` if Spark's log has planned a later epoch than this driver.
-
-        Another driver went on with it then, also if a restored version brought back the record of
-        this one as the owner.
-        """
-        planned = self._look().planned
-        if planned > epoch_id:
-            raise FencedError(
-                f"Spark's log of query {self.query_id!r} at {self._checkpoint.location} has "
-                f"planned epoch {planned} while this driver was at epoch {epoch_id}: another driver "
-                "goes on with it, so this one stops without committing. Nothing to do, unless both were "
-                "wanted; then give one of them a queryId and a checkpoint of its own"
-            )
 
     def prepare(self) -> None:
         """Refuse what cannot be exact; see :meth:`.committer.Committer.prepare`."""
@@ -176,6 +158,29 @@ class DriverView:
         if lost_epochs(mark, self.state, checkpoint.committed):
             self._checkpoint, self.watermark = checkpoint, mark
             self.refuse(Decision.DATASET_RESTORED)
+
+    def refuse_overtaken(self, epoch_id: int) -> None:
+        """Raise if Spark's log is further than this driver: it has this epoch done, or a later one.
+
+        Another driver wrote it then. A restored version may have brought this driver's owner
+        record back since, and nothing else tells. Reads the checkpoint; call it after others have
+        committed.
+
+        :raises DatasetRestoredError, FencedError: with rows gone, and without.
+        """
+        seen = self._look()
+        overtaken = seen.committed >= epoch_id or seen.planned > epoch_id
+        if not overtaken or not self.policy.chain_proof:
+            return
+        self.chain.broken = True
+        self.refuse_lost()
+        raise FencedError(
+            f"Spark's log of query {self.query_id!r} at {self._checkpoint.location} has planned "
+            f"epoch {seen.planned} and done epoch {seen.committed}, and this driver is at epoch "
+            f"{epoch_id}: another driver went on from here. This one stops without committing to "
+            f"{self.port.uri}, although the owner record there is its own again, as after "
+            "a restored version. Start the stream again if no driver is running"
+        )
 
     def note_done(self, epoch_id: int, ends: EndOffsets | None) -> None:
         """Remember the newest epoch that is done, with rows or without."""

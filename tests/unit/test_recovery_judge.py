@@ -8,7 +8,13 @@ import pytest
 
 from airflow_provider_lance.streaming.checkpoint_files import CorruptFile
 from airflow_provider_lance.streaming.corruption import Corruption
-from airflow_provider_lance.streaming.epoch import OwnerState, QueryState, StopNote
+from airflow_provider_lance.streaming.epoch import (
+    DoneEpoch,
+    EndOffsets,
+    OwnerState,
+    QueryState,
+    StopNote,
+)
 from airflow_provider_lance.streaming.health import Health, StreamState
 from airflow_provider_lance.streaming.pulse import Pulse
 from airflow_provider_lance.streaming.recovery.evidence import Contradiction, Evidence, Undone
@@ -144,6 +150,20 @@ ROWS: dict[str, Row] = {
         ),
         [(Code.CHECKPOINT_CORRUPT, ERROR)],
     ),
+    "it says another end than the commit": (
+        seen(
+            state=state(**RELEASED, done=DoneEpoch(5, EndOffsets.of(['{"logOffset":5}']))),
+            checkpoint=checkpoint(ends={5: ('{"logOffset":6}',)}),
+        ),
+        [(Code.CHECKPOINT_CHANGED, CRITICAL)],
+    ),
+    "it says another end than a commit that kept a digest": (
+        seen(
+            state=state(**RELEASED, done=DoneEpoch(5, EndOffsets("0" * 64))),
+            checkpoint=checkpoint(ends={5: ('{"logOffset":6}',)}),
+        ),
+        [(Code.CHECKPOINT_CHANGED, CRITICAL)],
+    ),
     "a checkpoint that committed, and no trace in the dataset": (
         seen(state=QueryState("q", 12), watermark=mark(-1), drivers=(), history=(), health=None),
         [(Code.COMMIT_LOG_AHEAD, CRITICAL)],
@@ -169,6 +189,7 @@ ROWS: dict[str, Row] = {
         ),
         [],
     ),
+    "its data files are gone": (seen(intact=False), [(Code.COMMIT_LOG_AHEAD, CRITICAL)]),
     "a version was brought back over epochs": (
         seen(undone=(Undone(12, 8, (stamp(4, 9), stamp(5, 10))),)),
         [(Code.COMMIT_LOG_AHEAD, CRITICAL)],

@@ -182,6 +182,8 @@ class Evidence:
     undone: tuple[Undone, ...] = ()
     broken_checkpoint: bool = False
     """Whether Spark could not read the checkpoint either."""
+    intact: bool = True
+    """Whether the oldest data file that the newest version names is there."""
     corruption: Corruption | None = None
     """Files of the checkpoint on which a start would fail; looked for while no driver lives."""
 

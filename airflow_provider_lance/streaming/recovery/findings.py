@@ -58,6 +58,7 @@ class Code(StrEnum):
     CHECKPOINT_OLDER = "LS303"
     CHECKPOINT_UNREADABLE = "LS304"
     CHECKPOINT_CORRUPT = "LS305"
+    CHECKPOINT_CHANGED = "LS306"
     FOREIGN_CLEANUP = "LS401"
     SMALL_FRAGMENTS = "LS402"
     MANY_VERSIONS = "LS403"
@@ -95,6 +96,10 @@ _CATALOG: dict[Code, tuple[Severity, str]] = {
     Code.CHECKPOINT_OLDER: (Severity.CRITICAL, "the checkpoint is older than the dataset says"),
     Code.CHECKPOINT_UNREADABLE: (Severity.WARNING, "the checkpoint cannot be read from here"),
     Code.CHECKPOINT_CORRUPT: (Severity.ERROR, "a file of the checkpoint is corrupt"),
+    Code.CHECKPOINT_CHANGED: (
+        Severity.CRITICAL,
+        "the checkpoint says other end offsets than the commit",
+    ),
     Code.FOREIGN_CLEANUP: (Severity.WARNING, "a foreign auto-cleanup is on"),
     Code.SMALL_FRAGMENTS: (Severity.WARNING, "too many small fragments"),
     Code.MANY_VERSIONS: (Severity.WARNING, "too many versions"),

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.corruption import WAYS_OUT, Corruption
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, Owner
 from airflow_provider_lance.streaming.proof import lost_epochs
 from airflow_provider_lance.streaming.recovery.evidence import (
@@ -16,14 +15,14 @@ from airflow_provider_lance.streaming.recovery.evidence import (
     Undone,
 )
 from airflow_provider_lance.streaming.recovery.findings import Code, Finding, Severity
-from airflow_provider_lance.streaming.recovery.judge_words import command
+from airflow_provider_lance.streaming.recovery.judge_files import judge_files
+from airflow_provider_lance.streaming.recovery.judge_words import (
+    NEW_GENERATION,
+    command,
+    shown_checkpoint,
+)
 
 __all__ = ["judge_checkpoint"]
-
-_WAYS = (
-    "or start once with onCheckpointChange=newGeneration, which numbers epochs anew and reads the "
-    "source from where the checkpoint stands"
-)
 
 
 def judge_checkpoint(evidence: Evidence) -> Iterator[Finding]:
@@ -44,23 +43,7 @@ def judge_checkpoint(evidence: Evidence) -> Iterator[Finding]:
         yield jumped
     elif evidence.watermark.epoch > seen.planned:
         yield _older(evidence, seen)
-    if evidence.corruption and evidence.own_checkpoint:
-        yield _corrupt(evidence, evidence.corruption)
-
-
-def _shown(evidence: Evidence, seen: Checkpoint | None) -> dict[str, Any]:
-    owner, mark = evidence.state.owner, evidence.watermark
-    return {
-        "checkpointLocation": evidence.checkpoint_location,
-        "recordedLocation": owner.driver.checkpoint_location if owner else None,
-        "recordedId": owner.driver.checkpoint_id if owner else None,
-        "checkpointId": seen.id if seen else None,
-        "planned": seen.planned if seen else None,
-        "committed": seen.committed if seen else None,
-        "watermark": mark.epoch,
-        "configWatermark": evidence.state.watermark,
-        "version": evidence.version,
-    }
+    yield from judge_files(evidence)
 
 
 def _unreadable(evidence: Evidence) -> Finding:
@@ -74,7 +57,7 @@ def _unreadable(evidence: Evidence) -> Finding:
         else "It lies on a store that pyarrow does not serve, or on another host's disk. Dataset "
         "and drivers were judged without it; run the same command where it can be read.",
         command=command(evidence, "check"),
-        evidence={**_shown(evidence, None), "reason": evidence.puzzle},
+        evidence={**shown_checkpoint(evidence, None), "reason": evidence.puzzle},
         query_id=evidence.query_id,
         raised=Severity.ERROR if broken else None,
     )
@@ -92,7 +75,7 @@ def _no_trace(evidence: Evidence, seen: Checkpoint) -> Finding:
         f"is the wrong URI or query id.{told} Those epochs' rows are not here. Correct the URI, or "
         "start with a new checkpointLocation, which reads the source again.",
         command=command(evidence, "check"),
-        evidence={**_shown(evidence, seen), "driversWroteTo": wrote},
+        evidence={**shown_checkpoint(evidence, seen), "driversWroteTo": wrote},
         query_id=evidence.query_id,
     )
 
@@ -106,9 +89,9 @@ def _missing(evidence: Evidence, owner: Owner, seen: Checkpoint) -> Finding:
         f"{evidence.checkpoint_location}{left}.",
         cause="It was deleted or moved. A driver refuses to start: from an empty checkpoint every "
         "epoch up to the watermark would be skipped. Restore it from a copy, or name where it lies "
-        f"now, {_WAYS}; rows read before are then appended again.",
+        f"now, {NEW_GENERATION}; rows read before are then appended again.",
         command=command(evidence, "check", options=("--checkpoint", evidence.checkpoint_location)),
-        evidence=_shown(evidence, seen),
+        evidence=shown_checkpoint(evidence, seen),
         query_id=evidence.query_id,
     )
 
@@ -124,7 +107,7 @@ def _foreign(evidence: Evidence, owner: Owner, seen: Checkpoint) -> Finding:
         "recorded one; the command takes this one instead and numbers epochs anew: whatever it "
         "reads again is appended again.",
         command=command(evidence, "resolve", "checkpoint", options=("--checkpoint", location)),
-        evidence=_shown(evidence, seen),
+        evidence=shown_checkpoint(evidence, seen),
         query_id=evidence.query_id,
     )
 
@@ -137,38 +120,9 @@ def _older(evidence: Evidence, seen: Checkpoint) -> Finding:
         f"{evidence.checkpoint_location} has planned none after {seen.planned}.",
         cause="An older copy of the checkpoint was restored. Spark would plan epochs "
         f"{seen.planned + 1} to {mark.epoch} anew, with other rows, and they would be skipped; so "
-        f"a driver refuses to start. Restore the newest copy, {_WAYS}.",
+        f"a driver refuses to start. Restore the newest copy, {NEW_GENERATION}.",
         command=command(evidence, "epochs"),
-        evidence=_shown(evidence, seen),
-        query_id=evidence.query_id,
-    )
-
-
-def _corrupt(evidence: Evidence, found: Corruption) -> Finding:
-    files = [str(each) for each in found.files]
-    gap = evidence.watermark.missing > 0
-    safe = bool(found.set_aside) and not gap
-    if safe:
-        cause = f"They can be set aside: {found.reason}. No row is lost or appended twice by it."
-        if len(found.set_aside) == 1:
-            cause = f"It can be set aside: {found.reason}. No row is lost or appended twice by it."
-    elif gap:
-        cause = "Versions that would prove which epoch is the newest were cleaned up: answer for "
-        cause += "the epoch in doubt first."
-    else:
-        cause = f"Nothing proves that Spark can do without: {found.reason}. {WAYS_OUT}."
-    return Finding(
-        Code.CHECKPOINT_CORRUPT,
-        f"Spark cannot start query {evidence.query_id} from the checkpoint at "
-        f"{evidence.checkpoint_location}: {', '.join(files)}.",
-        cause="A crash left it so, on a store that had not kept what was written, or somebody "
-        f"changed it. {cause}",
-        command=command(evidence, "resolve", "files") if safe else command(evidence, "epochs"),
-        evidence={
-            **_shown(evidence, evidence.checkpoint),
-            "corrupt": {each.path: each.why for each in found.files},
-            "setAside": list(found.set_aside),
-        },
+        evidence=shown_checkpoint(evidence, seen),
         query_id=evidence.query_id,
     )
 
@@ -189,13 +143,16 @@ def _jump(evidence: Evidence) -> Finding | None:
         f"{first} to {said.epoch} would be skipped and their rows lost. Set the config key back to "
         f"{said.found_epoch} with the stream stopped, or find out who wrote it.",
         command=command(evidence, "epochs"),
-        evidence={**_shown(evidence, seen), **_contradiction(said)},
+        evidence={**shown_checkpoint(evidence, seen), **_contradiction(said)},
         query_id=evidence.query_id,
     )
 
 
 def _lost(evidence: Evidence) -> Iterator[Finding]:
     """Yield the epochs that a driver committed and the dataset no longer has."""
+    if not evidence.intact:
+        yield _overwritten(evidence)
+        return
     generation = evidence.state.generation
     for undone in evidence.undone:
         lost = [each.epoch_id for each in undone.stamps if each.generation == generation]
@@ -224,6 +181,21 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
             return
 
 
+def _overwritten(evidence: Evidence) -> Finding:
+    return Finding(
+        Code.COMMIT_LOG_AHEAD,
+        f"Version {evidence.version} of {evidence.uri} names data files that are not there.",
+        cause="The dataset was dropped and made anew under a driver, which committed on until "
+        f"it noticed; or somebody deleted files. Rows of query {evidence.query_id} are gone, and "
+        "rows of others may be hidden. Find the versions that the query committed; restore the "
+        "version before them with Lance's restore(), and start the query with a new "
+        "checkpointLocation and query id, which reads the source again.",
+        command=command(evidence, "epochs"),
+        evidence=shown_checkpoint(evidence, evidence.checkpoint),
+        query_id=evidence.query_id,
+    )
+
+
 def _restored(evidence: Evidence, undone: Undone, lost: list[int]) -> Finding:
     span = f"epochs {lost[0]} to {lost[-1]}" if len(lost) > 1 else f"epoch {lost[0]}"
     return Finding(
@@ -236,7 +208,7 @@ def _restored(evidence: Evidence, undone: Undone, lost: list[int]) -> Finding:
         "stream with a new checkpointLocation and query id, which reads the source again.",
         command=command(evidence, "epochs"),
         evidence={
-            **_shown(evidence, evidence.checkpoint),
+            **shown_checkpoint(evidence, evidence.checkpoint),
             "restoringVersion": undone.version,
             "restoredVersion": undone.restored,
             "epochs": [[each.epoch_id, each.version] for each in undone.stamps],
@@ -267,7 +239,7 @@ def _gone_for_good(evidence: Evidence) -> Finding | None:
         + f"once with onRestore=accept:{lost[0]}-{lost[1]}.",
         command=command(evidence, "epochs"),
         evidence={
-            **_shown(evidence, seen),
+            **shown_checkpoint(evidence, seen),
             "restoringVersion": by,
             "restoredVersion": restored,
             "lostEpochs": list(lost),
@@ -298,7 +270,7 @@ def _rolled_back(evidence: Evidence, said: Contradiction) -> Finding:
         f"{said.found_epoch} are missing. Bring the newer dataset back; or start the stream with a "
         "new checkpointLocation and query id, which reads the source again.",
         command=command(evidence, "epochs"),
-        evidence={**_shown(evidence, evidence.checkpoint), **_contradiction(said)},
+        evidence={**shown_checkpoint(evidence, evidence.checkpoint), **_contradiction(said)},
         query_id=evidence.query_id,
     )
 

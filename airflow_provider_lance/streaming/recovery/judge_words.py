@@ -5,10 +5,24 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.commands import command_line
 from airflow_provider_lance.streaming.recovery.evidence import DriverSeen, Evidence
 
-__all__ = ["command", "dataset_command", "described", "name_of", "start_again"]
+__all__ = [
+    "NEW_GENERATION",
+    "command",
+    "dataset_command",
+    "described",
+    "name_of",
+    "shown_checkpoint",
+    "start_again",
+]
+
+NEW_GENERATION = (
+    "or start once with onCheckpointChange=newGeneration, which numbers epochs anew and reads the "
+    "source from where the checkpoint stands"
+)
 
 _TASK = re.compile(r"(?P<dag>[^/]+)/(?P<task>[^/]+)/(?P<run>.+)/(?P<index>-?\d+)#\d+")
 """A driver's ``launchedBy``, where a task launched it: `dag/task/run/map index#try`."""
@@ -55,4 +69,20 @@ def described(driver: DriverSeen) -> dict[str, Any]:
         "heartbeatAt": driver.pulse.time if driver.pulse else None,
         "token": driver.token,
         "ended": driver.summary.reason.value if driver.summary else None,
+    }
+
+
+def shown_checkpoint(evidence: Evidence, seen: Checkpoint | None) -> dict[str, Any]:
+    """Return a checkpoint beside what the dataset records, as evidence shows them."""
+    owner, mark = evidence.state.owner, evidence.watermark
+    return {
+        "checkpointLocation": evidence.checkpoint_location,
+        "recordedLocation": owner.driver.checkpoint_location if owner else None,
+        "recordedId": owner.driver.checkpoint_id if owner else None,
+        "checkpointId": seen.id if seen else None,
+        "planned": seen.planned if seen else None,
+        "committed": seen.committed if seen else None,
+        "watermark": mark.epoch,
+        "configWatermark": evidence.state.watermark,
+        "version": evidence.version,
     }

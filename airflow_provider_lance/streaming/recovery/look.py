@@ -112,8 +112,10 @@ def look(
         reach=reach,
         missing_versions=_missing(port, state, mark),
         contradictions=contradictions(versions, state, drivers, _checkpoint_id(checkpoint, state)),
-        undone=versions.undone(history),
+        undone=versions.undone(history, after=state.folded_version),
         broken_checkpoint=broken,
+        # A cleanup may just have removed what the handle's version names.
+        intact=port.is_intact() or port.latest().is_intact(),
         corruption=corruption,
     )
 

@@ -51,20 +51,36 @@ class Versions:
     def _newest(self, count: int) -> range:
         return range(self.port.version, max(0, self.port.version - 3 * count), -1)
 
-    def undone(self, count: int) -> tuple[Undone, ...]:
-        """Return where one of the same versions brought an older one back over epochs."""
-        found = []
-        for version in self._newest(count):
+    def undone(self, count: int, *, after: int) -> tuple[Undone, ...]:
+        """Return where one of the same versions brought an older one back over epochs.
+
+        Follows the versions that the newest was made from: what was brought back later is not gone.
+
+        :param after: the version of the last fold; who folded over a restored version has been told
+            what is gone, and has accepted it.
+        """
+        jumps: list[tuple[int, int]] = []
+        there: set[tuple[int, int]] = set()
+        version, oldest = self.port.version, max(after, self.port.version - 3 * count)
+        while version > oldest:
             stamp = self.stamp(version)
             if stamp == _GONE:
                 break
+            if isinstance(stamp, EpochStamp):
+                there.add((stamp.generation, stamp.epoch_id))
             restored = _restored(self.port, version) if stamp is None else None
-            if restored is None:
+            if restored is None or restored >= version:
+                version -= 1
                 continue
+            jumps.append((version, restored))
+            version = restored
+        found = []
+        for version, restored in jumps:
             span = range(version - 1, max(restored, version - 1 - _READ), -1)
             stamps = [each for each in map(self.stamp, span) if isinstance(each, EpochStamp)]
-            if stamps:
-                found.append(Undone(version, restored, tuple(reversed(stamps))))
+            gone = [each for each in stamps if (each.generation, each.epoch_id) not in there]
+            if gone:
+                found.append(Undone(version, restored, tuple(reversed(gone))))
         return tuple(found)
 
     def search(

@@ -1,4 +1,8 @@
-"""Set corrupt files of a checkpoint aside, where the protocol proves that Spark can do without."""
+"""Repair files of a checkpoint, where the protocol proves what is right.
+
+Corrupt files are set aside if Spark can do without them. An offset file that says another end than
+its epoch's commit is written again from the commit.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +20,15 @@ from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.checkpoint_files import checksum_path
 from airflow_provider_lance.streaming.corruption import assess, corrupt_error
 from airflow_provider_lance.streaming.files import ArrowFiles, open_files
+from airflow_provider_lance.streaming.history import known_done
 from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import DatasetPort
+from airflow_provider_lance.streaming.proof import changed_ends
 from airflow_provider_lance.streaming.recovery.claiming import claim_and_release
 from airflow_provider_lance.streaming.recovery.grounds import gap_error, look_again
 from airflow_provider_lance.streaming.recovery.healed import Action, Healed
 from airflow_provider_lance.streaming.recovery.plan import planned_writes
+from airflow_provider_lance.streaming.recovery.rewrite import plan_rewrite
 
 __all__ = ["set_files_aside"]
 
@@ -38,7 +45,10 @@ def set_files_aside(
     dry_run: bool = False,
     backoff: Backoff | None = None,
 ) -> Healed:
-    """Move corrupt files of a query's checkpoint into its folder `set-aside`; none is deleted.
+    """Move files of a query's checkpoint into its folder `set-aside`; none is deleted.
+
+    These are files that are corrupt, and offset files that say another end than their epochs'
+    commits; those are written again from the commits.
 
     The query is claimed and released first: an epoch that a paused driver planned with one of these
     files cannot land any more, whatever is planned in its place.
@@ -48,7 +58,8 @@ def set_files_aside(
     :param reach: what a command needs to reach the store, for the messages.
     :param proven_dead: the caller knows by other means that no driver of the query is at work.
     :raises CheckpointCorruptError: nothing proves that Spark can do without them.
-    :raises CheckpointMismatchError: another checkpoint lies there, or none.
+    :raises CheckpointMismatchError: another checkpoint lies there, or none; or the dataset does not
+        have the end offsets of a changed file.
     :raises DriverAliveError: a driver is alive, or that cannot be told.
     :raises PreconditionError: the dataset does not know the query; or the checkpoint changed in the
         middle, and nothing was moved.
@@ -76,12 +87,15 @@ def set_files_aside(
     if mark.missing and in_doubt is not None and in_doubt > mark.epoch:
         raise gap_error(port, state, mark, in_doubt, reach=reach)
     watermark = max(mark.epoch, checkpoint.committed) if mark.missing else mark.epoch
-    found = assess(files, checkpoint, watermark)
+    done = max(watermark, checkpoint.committed, known_done(state))
+    rewrite = plan_rewrite(files, checkpoint, changed_ends(checkpoint, state, mark), done)
+    found = None if rewrite else assess(files, checkpoint, watermark)
     healed = Healed(
         action=Action.FILES,
         uri=port.uri,
         query_id=query_id,
-        sentence=f"every file that Spark needs of the checkpoint at {location} is whole",
+        sentence=f"every file that Spark needs of the checkpoint at {location} is whole, and says "
+        "what the commits say",
         changed=False,
         version=port.version,
         watermark=state.watermark,
@@ -89,15 +103,23 @@ def set_files_aside(
         generation=state.generation,
         dry_run=dry_run,
     )
-    if found is None:
-        return healed
-    if not found.set_aside:
+    if found and not found.set_aside:
         raise corrupt_error(found, checkpoint, port.uri, query_id, known=True, reach=reach)
     # Not beside them: Spark refuses to plan epoch 0 while `offsets` holds anything (seen on 4.3).
     folder = f"set-aside/{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    moves = {path: f"{folder}/{path}" for path in found.set_aside}
-    what = f"{', '.join(found.set_aside)} set aside"
-    healed = replace(healed, sentence=f"{what} by {by}; {found.reason}", moves=moves)
+    if rewrite:
+        paths, checkpoint = rewrite.kept, rewrite.checkpoint
+        what = f"{', '.join(rewrite.after)} written again"
+        reason = "with the end offsets that the commits have; the old files are kept"
+        if rewrite.set_aside:
+            reason += f". {', '.join(rewrite.set_aside)} set aside: not done, and planned again"
+    elif found:
+        paths, reason = found.set_aside, found.reason
+        what = f"{', '.join(paths)} set aside"
+    else:
+        return healed
+    moves = {path: f"{folder}/{path}" for path in paths}
+    healed = replace(healed, sentence=f"{what} by {by}; {reason}", moves=moves)
     driver = grounds.driver(what, by)
     if dry_run:
         plan = planned_writes(port, state, driver, replace(mark, epoch=watermark))
@@ -110,12 +132,20 @@ def set_files_aside(
     except HistoryGapError as error:
         raise gap_error(port, state, mark, reach=reach) from error
     # Only now can nobody land an epoch any more that would be one of these files'.
-    if assess(files, read_checkpoint(location, files), state.watermark) != found:
+    current = (
+        rewrite.is_current(files)
+        if rewrite
+        else assess(files, read_checkpoint(location, files), state.watermark) == found
+    )
+    if not current:
         raise PreconditionError(
             f"the checkpoint at {location} or the watermark of query {query_id!r} changed while it "
             "was looked at; no file was moved. Look at it again before you go on"
         )
-    _move(files, moves)
+    if rewrite:
+        rewrite.apply(files, folder)
+    else:
+        _move(files, moves)
     token = state.owner.token if state.owner else None
     return replace(
         healed, changed=True, version=port.version, watermark=state.watermark, token=token
