@@ -1,4 +1,4 @@
-"""What the page of troubles says after a restore and beside other end offsets, typed as it stands."""
+"""What the page of troubles says after a restore and beside other end offsets, typed as it is."""
 
 from __future__ import annotations
 
