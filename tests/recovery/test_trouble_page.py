@@ -1,18 +1,16 @@
-"""What the page of troubles says after a restore and beside other end offsets, typed as it is."""
+"""What the page of troubles says after a restore, typed as it is."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_lance.exceptions import CheckpointMismatchError, DatasetRestoredError
+from airflow_provider_lance.exceptions import DatasetRestoredError
 from airflow_provider_lance.streaming.answers import OnRestore
 from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import EndOffsets
 from airflow_provider_lance.streaming.policy import Policy
 from tests.support.drivers import QUICK
 from tests.support.healing import CheckpointDriver, Scene, lance_scene
@@ -66,28 +64,3 @@ def test_a_stream_goes_on_without_rows_that_a_restore_took_away(scene: Scene) ->
     assert CheckpointDriver(scene, policy=policy).step().decision is Decision.FULL_COMMIT
     assert CheckpointDriver(scene).step().decision is Decision.FULL_COMMIT
     assert scene.epochs() == [epoch for epoch in (0, 1, 4, 5) for _ in range(3)]
-
-
-@pytest.mark.parametrize("released", [True, False], ids=["folded", "in history"])
-def test_end_offsets_that_another_driver_wrote_are_put_back(scene: Scene, released: bool) -> None:
-    driver = CheckpointDriver(scene)
-    for _ in range(2):
-        epoch = driver.plan()
-        ends = EndOffsets.of(scene.look().ends[epoch.epoch_id])
-        driver.land(replace(epoch, ends=ends))
-        driver.log(epoch)
-    if released:
-        assert driver.committer.release()
-    file = Path(scene.checkpoint, "offsets", "1")
-    right = scene.look().ends
-    file.write_text('v1\n{"batchTimestampMs":2}\n{"n":99}\n')
-    Path(file.parent, ".1.crc").write_bytes(b"of another file")
-    with pytest.raises(CheckpointMismatchError, match="epoch 1 of query 'orders' ends elsewhere"):
-        CheckpointDriver(scene)
-    (script,) = blocks("An epoch ends elsewhere than its commit says")
-    script = script.replace("/data/lance/orders.lance", scene.world.open().uri)
-    script = script.replace("/data/checkpoints/orders", scene.checkpoint)
-    exec(script.replace('"orders", 41', '"orders", 1'), {})
-    assert scene.look().ends == right
-    assert not Path(file.parent, ".1.crc").exists()
-    assert CheckpointDriver(scene).step().decision is Decision.FULL_COMMIT
