@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from airflow_provider_lance.exceptions import (
     FencedError,
     HistoryGapError,
 )
+from airflow_provider_lance.streaming.clock import Moment, now
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import OutputMode
@@ -201,23 +201,25 @@ def test_a_driver_that_hung_and_wakes_is_fenced(uri: str, mode: OutputMode, rele
 
 @MODES
 def test_a_driver_that_hung_for_longer_than_the_floor_looks_for_itself(
-    uri: str, mode: OutputMode, monkeypatch: pytest.MonkeyPatch
+    uri: str, mode: OutputMode
 ) -> None:
     log: dict[str, int] = {}
-    clock = time.time
+    hung = 0.0
 
     def meanwhile() -> None:
+        nonlocal hung
         successor = stream(uri, mode=mode, log=log, run_id="successor")
         advance(successor, 3)
         compact(open_dataset(uri), {})
         age(uri, KEEP_SECONDS + 1)
         clean_up(open_dataset(uri), Retention(older_than=0))
         assert len(numbers(uri)) == 1, "the barrier is gone"
-        monkeypatch.setattr(
-            "airflow_provider_lance.streaming.view.time.time", lambda: clock() + KEEP_SECONDS + 1
-        )
+        hung = KEEP_SECONDS + 1
 
-    policy = Policy(backoff=QUICK)
+    def clock() -> Moment:
+        return Moment(now().boot + hung, 0.0)
+
+    policy = Policy(backoff=QUICK, clock=clock)
     driver = stream(uri, mode=mode, log=log, on_step=Hangs(meanwhile), policy=policy)
     advance(driver)
     with pytest.raises(FencedError):

@@ -14,11 +14,13 @@ import pytest
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     DatasetNotFoundError,
+    DatasetRestoredError,
     HistoryGapError,
     PreconditionError,
     ProtocolVersionError,
     StorageUnavailableError,
 )
+from airflow_provider_lance.streaming.answers import OnRestore
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.streaming.epoch import NO_EPOCH
 from airflow_provider_lance.streaming.history import exact_watermark
@@ -302,6 +304,36 @@ def test_young_versions_stay_while_a_driver_may_hang(tmp_path: Path, released: b
     assert set(before) <= set(numbers(uri))
     age(uri, KEEP_SECONDS + 5, before[:3])
     assert clean(uri).versions == 3
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_versions_with_undone_epochs_stay_until_the_loss_is_accepted(
+    tmp_path: Path, released: bool
+) -> None:
+    """A released query's config was restored, too, and says that all is folded."""
+    uri, log = make(tmp_path, 1), dict[str, int]()
+    driver = stream(uri, log=log)
+    driver.step()
+    driver.step()
+    if released:
+        assert driver.committer.release()
+        driver = stream(uri, log=log)
+    before = open_dataset(uri).version
+    driver.step()
+    driver.step()
+    lance.dataset(uri, version=before).restore()
+    newest = open_dataset(uri).version
+    assert explain(uri, EAGER).versions <= before
+    clean(uri, EAGER)
+    assert set(range(before + 1, newest + 1)) <= set(numbers(uri))
+    with pytest.raises(DatasetRestoredError, match=f"version={newest - 1}.*accept:2-3"):
+        stream(uri, log=log)
+    held = lance.dataset(uri, version=newest - 1).to_table()
+    assert set(held["epoch"].to_pylist()) >= {2, 3}
+    accepted = Policy(backoff=QUICK, on_restore=OnRestore(2, 3))
+    stream(uri, log=log, policy=accepted).step()
+    clean(uri, EAGER)
+    assert newest - 1 not in numbers(uri)
 
 
 def test_a_longer_age_than_the_floor_counts(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from airflow_provider_lance.streaming.recovery.findings import Code
 DOCS = Path(__file__).parents[2] / "docs"
 RUNBOOK = DOCS / "runbook"
 PAGES = sorted(path for path in RUNBOOK.glob("*.md") if path.name != "index.md")
+CONCEPTS = sorted((DOCS / "concepts").glob("*.md"))
 BLOCK = re.compile(r"^ *```bash\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#]+\.md)")
 
@@ -59,6 +60,14 @@ def test_every_command_can_be_typed(page: str, command: str) -> None:
     program, *arguments = shlex.split(command)
     assert program == "lance-stream", page
     build_parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize("page", CONCEPTS, ids=lambda path: path.stem)
+def test_tests_that_a_page_names_are_there(page: Path) -> None:
+    named = re.findall(r"`(tests/[^`]+)`", page.read_text())
+    assert named
+    for name in named:
+        assert (DOCS.parent / name).exists(), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
