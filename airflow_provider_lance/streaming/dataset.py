@@ -118,8 +118,7 @@ def named_panics(uri: str) -> Iterator[None]:
 
 
 def _is_missing(error: BaseException) -> bool:
-    # pylance raises plain ValueError or OSError; only the text tells "absent" from "unreachable".
-    # The second form is a live handle's whose dataset was dropped.
+    # Only the text tells "absent" from "unreachable"; the second form is a dropped live handle's.
     text = str(error)
     return "was not found" in text or ("Not found:" in text and "_versions" in text)
 
@@ -274,9 +273,8 @@ class LanceDatasetPort:
         if files and files[0].base_id is not None:
             return True  # it lies in another place, which a shallow clone names
         # Without rows the manifest stands for them; Lance's newer names of these count down.
-        numbers = () if files else (2**64 - 1 - self.version, self.version)
-        names = [f"data/{each.path}" for each in files[:1]]
-        names += [f"_versions/{number}.manifest" for number in numbers]
+        named = (2**64 - 1 - self.version, self.version)
+        names = [f"data/{files[0].path}"] if files else [f"_versions/{n}.manifest" for n in named]
         try:
             store: Any = self._dataset.new_file_session()  # type: ignore[no-untyped-call]
             return any(store.contains(name) for name in names)
