@@ -1,4 +1,4 @@
-"""Datasets that are restored, dropped or recreated: real streams that say so, and how they go on."""
+"""Datasets that are restored, dropped or recreated: real streams say so, and how they go on."""
 
 from __future__ import annotations
 

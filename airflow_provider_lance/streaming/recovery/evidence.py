@@ -183,8 +183,7 @@ class Evidence:
     broken_checkpoint: bool = False
     """Whether Spark could not read the checkpoint either."""
     intact: bool = True
-    """Whether the data files that the newest version names are there; the oldest one stands for all.
-    """
+    """Whether the oldest data file that the newest version names is there."""
     corruption: Corruption | None = None
     """Files of the checkpoint on which a start would fail; looked for while no driver lives."""
 
