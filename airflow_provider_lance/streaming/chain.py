@@ -51,13 +51,14 @@ class Chain:
         self._view = view
         self._landmark: _Landmark = None
         self._fold = 0
+        self._claimed = False
         self._layout = view.port.layout
         self.broken = False
         """Whether a proof has failed: the driver then neither commits nor releases any more."""
 
     def note_fold(self) -> None:
         """Remember that the config proves all epochs; called after a claim and after a fold."""
-        self._landmark = _FOLDED
+        self._landmark, self._claimed = _FOLDED, True
         self._fold = self._view.state.folded_version
 
     def note_epoch(self, epoch: Epoch, base: DatasetPort) -> None:
@@ -123,6 +124,8 @@ class Chain:
         port = view.port
         if not view.policy.chain_proof or view.owner is None or port.version == since:
             return
+        if not self._claimed:
+            return  # the claim reads history itself, to its end
         if view.state.owner is None or view.state.owner.token > view.owner.token:
             return  # the newer owner has looked, and this driver commits no more
         if isinstance(self._landmark, _Added) and port.has_fragment(self._landmark.fragment):

@@ -13,6 +13,7 @@ from dataclasses import replace
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     CommitStateUnknownError,
+    StorageUnavailableError,
     TerminalError,
 )
 from airflow_provider_lance.streaming.epoch import (
@@ -139,13 +140,15 @@ class Ownership:
     def fold(self) -> None:
         """Write the watermark into the config; a failure only means: again after a later epoch."""
         view = self._view
-        view.chain.refuse_dropped()
-        if view.fenced:
-            return  # the handle may be the newer owner's, and its epochs are not in this watermark
         try:
+            view.chain.refuse_dropped()
+            if view.fenced:
+                return  # the handle may be the newer owner's, whose epochs this watermark lacks
             self.send(Configure(self._fold_updates()))
             view.chain.note_fold()
-        except CommitStateUnknownError as error:
+        except (CommitStateUnknownError, StorageUnavailableError) as error:
+            if view.chain.broken:
+                raise
             log.warning("Fold not confirmed; the next will repeat it. error=%s", error)
         except CommitPreemptedError:
             view.reopen()
