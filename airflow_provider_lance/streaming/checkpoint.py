@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 
 from airflow_provider_lance.exceptions import (
     CheckpointCorruptError,
+    ChecksumMismatchError,
     LanceStreamError,
 )
 from airflow_provider_lance.streaming.epoch import NO_EPOCH
@@ -107,7 +108,7 @@ def _ends(files: Files, epoch_id: int) -> tuple[str, ...] | None:
     """Read where an epoch ends; a file that is not whole is found by :mod:`.corruption`."""
     try:
         return read_offsets(files, epoch_id) if epoch_id > NO_EPOCH else None
-    except CheckpointCorruptError:
+    except (CheckpointCorruptError, ChecksumMismatchError):
         return None
 
 
