@@ -72,6 +72,16 @@ def replace(stream: Stream, epoch: int) -> bytes:
     return before
 
 
+def log_next_file(stream: Stream, epoch: int) -> None:
+    """Let the file source have the next file, too, as the driver that planned it has written it."""
+    log = Path(stream.checkpoint, "sources", "0")
+    version, line = (log / str(epoch)).read_text().split("\n")
+    entry = json.loads(line)
+    entry["path"] = entry["path"].replace(f"{epoch:06}", f"{epoch + 1:06}")
+    entry["batchId"] = epoch + 1
+    (log / str(epoch + 1)).write_text(f"{version}\n{json.dumps(entry)}")
+
+
 def refused(stream: Stream, epoch: int) -> None:
     before = stream.dataset.version, sorted(Path(stream.checkpoint).rglob("*"))
     with pytest.raises(CheckpointMismatchError, match=rf"says that epoch {epoch} of query 'q' "):
@@ -147,6 +157,18 @@ def test_another_end_of_the_newest_epoch_is_refused_found_and_repaired(
     stream.run()
     assert_exactly_once(stream, 5)
     assert not check(open_dataset(stream.uri), ["q"]).findings[0].command
+
+
+def test_a_file_that_spark_would_pass_over_is_read_after_the_repair(stream: Stream) -> None:
+    done(stream)
+    for number in (4, 5):
+        stream.add(orders(number * 10, 10))
+    replace(stream, 3)
+    log_next_file(stream, 3)
+    refused(stream, 3)
+    type_it(finding(stream).command)
+    stream.run()
+    assert_exactly_once(stream, 6)
 
 
 def test_another_end_below_the_epoch_in_flight_is_refused_and_repaired(stream: Stream) -> None:

@@ -133,9 +133,9 @@ def test_an_epoch_that_landed_under_a_number_that_a_cleanup_had_freed_is_sent_ag
     held.feed()
     held.reach(4)
     output = held.end()
-    assert f"epoch 2 landed as version {number}" in output
     table = lance.dataset(held.uri).to_table()
     assert Counter(table["id"].to_pylist()) == Counter(range(5 * ROWS))
+    assert f"epoch 2 landed as version {number}" in output
     found = check(open_dataset(held.uri), ["q"]).findings
     assert max(each.severity for each in found) < Severity.WARNING, found
     assert found[0].code is Code.HEALTHY

@@ -122,9 +122,17 @@ def test_a_restored_dataset_goes_on_without_the_rows_that_are_accepted_as_gone(
 ) -> None:
     option = re.search(r"onRestore=(accept:\d+-\d+)", str(refused(restored)))
     assert option
+    (seen,) = [
+        each
+        for each in check(open_dataset(restored.uri), ["q"]).findings
+        if each.code is Code.COMMIT_LOG_AHEAD
+    ]
+    assert "restore version 9 to bring them back" in seen.cause
+    assert option[0] in seen.cause
     refused(restored, onRestore="accept:4-5")
     restored.run(onRestore=option[1])
     assert found(restored) == ids(0, 1, 2, 6, 7)
+    assert not codes(restored) & CHECKED
     add(restored, 8)
     restored.run()
     assert found(restored) == ids(0, 1, 2, 6, 7, 8)

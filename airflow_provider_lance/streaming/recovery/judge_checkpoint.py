@@ -204,8 +204,9 @@ def _restored(evidence: Evidence, undone: Undone, lost: list[int]) -> Finding:
         f"took {span} of query {evidence.query_id} with it.",
         cause="Somebody restored an older version. Spark's log has those epochs as done and does "
         "not read them again: their rows are missing. They are still in version "
-        f"{undone.stamps[-1].version}: copy them from there before it is cleaned up, or start the "
-        "stream with a new checkpointLocation and query id, which reads the source again.",
+        f"{undone.stamps[-1].version}: restore version {undone.version - 1} to bring them back, "
+        "with the stream stopped. To go on without them, start the stream once with "
+        f"onRestore=accept:{lost[0]}-{lost[-1]}; its error names both ways, too.",
         command=command(evidence, "epochs"),
         evidence={
             **shown_checkpoint(evidence, evidence.checkpoint),
