@@ -19,7 +19,7 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
     SchemaMismatchError,
 )
-from airflow_provider_lance.streaming.epoch import Epoch, OutputMode
+from airflow_provider_lance.streaming.epoch import Epoch, OutputMode, Owner
 from airflow_provider_lance.streaming.history import versions_of
 from airflow_provider_lance.streaming.port import DatasetPort
 from airflow_provider_lance.streaming.properties import decode_query
@@ -44,6 +44,15 @@ _Landmark = Literal["folded"] | _Added | None
 """What proves the newest epoch; ``None`` where only history can, as after an epoch of deletes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a driver knew of the dataset at one moment: version, owner, and its own last fold."""
+
+    version: int
+    owner: Owner | None
+    fold: int
+
+
 class Chain:
     """One driver's proof; costs no I/O where the driver's newest fragment is in the manifest."""
 
@@ -66,34 +75,39 @@ class Chain:
         added = self._view.port.added_since(base) if epoch.fragments else None
         self._landmark = None if added is None else _Added(added)
 
-    def recognise(self, port: DatasetPort) -> None:
+    @property
+    def known(self) -> Known:
+        """Return what a handle that is opened from now on must show."""
+        view = self._view
+        return Known(view.port.version, view.owner or view.state.owner, self._fold)
+
+    def recognise(self, port: DatasetPort, known: Known) -> None:
         """Refuse another dataset, or an older state of this one; no I/O.
 
-        :param port: a handle that was opened after the driver's.
+        :param known: what was known before the port was opened: another thread may commit.
         :raises DatasetNotFoundError: the dataset has fewer versions or no trace of the query.
         :raises DatasetRestoredError: its owner record or its fold is older than the driver's.
         """
         view = self._view
         if not view.policy.chain_proof:
             return
-        if port.version < view.port.version:
-            raise self._broken(_dropped(port, f"was at version {view.port.version}, is at "))
+        if port.version < known.version:
+            raise self._broken(_dropped(port, f"was at version {known.version}, is at "))
         seen = decode_query(port.config, view.query_id, port.version)
-        held, found = view.owner or view.state.owner, seen.owner
+        held, found = known.owner, seen.owner
         if held is None:
             return
         if found is None:
             raise self._broken(
                 _dropped(port, f"has no trace of query {view.query_id!r} any more at ")
             )
-        fold = self._fold
-        if found.token < held.token or (found == view.owner and seen.folded_version < fold):
+        if found.token < held.token or (found == held and seen.folded_version < known.fold):
             raise self._broken(
                 DatasetRestoredError(
                     f"query {view.query_id!r} in {port.uri} is held by token {found.token} at "
                     f"version {port.version}, with history folded up to version "
                     f"{seen.folded_version}; this driver has seen token {held.token} and fold "
-                    f"{max(fold, view.state.folded_version)}. Somebody restored an older version, "
+                    f"{known.fold}. Somebody restored an older version, "
                     "and epochs went with it. Start the stream again: it names them and both ways "
                     "out"
                 )
@@ -187,8 +201,9 @@ class Chain:
         """
         view = self._view
         landed = view.port
+        known = self.known
         newest = landed.latest()
-        self.recognise(newest)
+        self.recognise(newest, known)
         if not view.policy.chain_proof or newest.version == landed.version:
             return True
         added = landed.added_since(base) if epoch.fragments else None

@@ -244,7 +244,7 @@ class Ownership:
                 "it was held up, and others have committed since"
             )
         if prove:
-            view.chain.recognise(landed)
+            view.chain.recognise(landed, view.chain.known)
             if not isinstance(change, Overwrite | Upsert):
                 view.chain.refuse_other(landed)
         view.move_to(landed)

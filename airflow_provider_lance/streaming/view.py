@@ -100,10 +100,10 @@ class DriverView:
         :raises DatasetNotFoundError, DatasetRestoredError, CommitStateUnknownError: see
             :mod:`.chain`.
         """
-        before = self.port.version
+        before, known = self.port.version, self.chain.known
         newest = self.port.latest()
         self._looked = self.policy.clock()
-        self.chain.recognise(newest)
+        self.chain.recognise(newest, known)
         self.move_to(newest)
         self.chain.prove(since=before)
 
@@ -234,8 +234,9 @@ class DriverView:
         return self._stop_for(state)
 
     def _newest_state(self) -> QueryState:
+        known = self.chain.known
         port = self.port.latest()
-        self.chain.recognise(port)
+        self.chain.recognise(port, known)
         return decode_query(port.config, self.query_id, port.version)
 
     def _overtaken(self, state: QueryState) -> bool:

@@ -18,7 +18,7 @@ from airflow_provider_lance.streaming.clock import Moment
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import OutputMode
 from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.memory import Fault, MemoryDataset
+from airflow_provider_lance.streaming.memory import Fault, MemoryDataset, MemoryDatasetPort
 from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.port import Append, Configure
 from tests.support.drivers import QUERY, QUICK, SparkLike, epoch_rows, twin_world
@@ -168,6 +168,26 @@ def test_a_driver_that_waits_sees_it_when_it_polls(scene: Scene) -> None:
     scene.dataset.restore(scene.dataset.version - 4)
     with pytest.raises(DatasetRestoredError):
         driver.committer.stop_requested(poll=True)
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_commit_of_its_own_beside_a_poll_is_no_restore(
+    scene: Scene, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = scene.driver(every)
+    driver.step()
+    opened = MemoryDatasetPort.latest
+
+    def latest(port: MemoryDatasetPort) -> MemoryDatasetPort:
+        monkeypatch.setattr(MemoryDatasetPort, "latest", opened)
+        seen = opened(port)
+        driver.step()  # by the query's thread
+        return seen
+
+    monkeypatch.setattr(MemoryDatasetPort, "latest", latest)
+    assert driver.committer.stop_requested(poll=True) is None
+    driver.step()
+    assert driver.committer.release()
 
 
 def test_what_is_shown_of_a_restored_dataset_is_what_is_in_it(scene: Scene) -> None:
