@@ -75,6 +75,10 @@ class Chain:
         added = self._view.port.added_since(base) if epoch.fragments else None
         self._landmark = None if added is None else _Added(added)
 
+    def note_found(self) -> None:
+        """Remember that only history proves an epoch that was found after its answer was lost."""
+        self._landmark = None
+
     @property
     def known(self) -> Known:
         """Return what a handle that is opened from now on must show."""

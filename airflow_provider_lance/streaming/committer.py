@@ -270,6 +270,7 @@ class Committer:
             found = find_epoch(view.port, self.query_id, view.owner, epoch.epoch_id, after=base)
             self._ownership.in_doubt = False
             if found:
+                view.chain.note_found()
                 return found.committed_at
         raise AssertionError("a backoff ends in its last error")
 

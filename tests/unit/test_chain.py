@@ -152,6 +152,17 @@ def test_a_running_driver_ends_at_its_next_commit(
         scene.driver()
 
 
+def test_an_epoch_whose_answer_was_lost_is_missed_as_well(scene: Scene) -> None:
+    driver = scene.run(1)
+    scene.foreign()
+    before = scene.dataset.version
+    scene.dataset.faults = [Fault.LOST_ANSWER]
+    driver.step()
+    scene.dataset.restore(before)
+    with pytest.raises(DatasetRestoredError, match="epochs 1 to 1"):
+        driver.step()
+
+
 def test_a_fenced_driver_is_not_unfenced_by_a_restore(scene: Scene) -> None:
     stale = scene.run(2)
     before = scene.dataset.version

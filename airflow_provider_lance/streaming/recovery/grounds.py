@@ -113,7 +113,7 @@ class Grounds:
         :raises CheckpointCorruptError: its id cannot be read.
         :raises StorageUnavailableError: the store did not answer or refused.
         """
-        return read_checkpoint(location, open_files(location, self._storage))
+        return read_checkpoint(location, open_files(location, self._storage), with_ends=True)
 
     def recorded_checkpoint(self, location: str, mark: Watermark) -> Checkpoint:
         """Read the checkpoint that the watermark belongs to: it alone can bridge a gap.
