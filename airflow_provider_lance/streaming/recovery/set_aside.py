@@ -132,11 +132,10 @@ def set_files_aside(
     except HistoryGapError as error:
         raise gap_error(port, state, mark, reach=reach) from error
     # Only now can nobody land an epoch any more that would be one of these files'.
-    if rewrite:
-        current = rewrite.is_current(files)
-    else:
-        now = read_checkpoint(location, files, with_ends=True)
-        current = assess(files, now, state.watermark) == found
+    seen = read_checkpoint(location, files, with_ends=True)
+    current = (
+        rewrite.is_current(files) if rewrite else assess(files, seen, state.watermark) == found
+    )
     if not current:
         raise PreconditionError(
             f"the checkpoint at {location} or the watermark of query {query_id!r} changed while it "
