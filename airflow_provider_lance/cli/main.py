@@ -16,7 +16,7 @@ from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.parser import build_parser
 from airflow_provider_lance.cli.text import harmless
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.streaming.dataset import named_panics
+from airflow_provider_lance.streaming.panics import named_panics
 
 __all__ = ["main", "run"]
 

@@ -31,7 +31,6 @@ from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.corruption import refuse_corrupt
-from airflow_provider_lance.streaming.dataset import named_panics
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import (
     EndOffsets,
@@ -39,6 +38,7 @@ from airflow_provider_lance.streaming.epoch import (
     OutputMode,
     utc_now,
 )
+from airflow_provider_lance.streaming.panics import named_panics
 from airflow_provider_lance.streaming.policy import Policy
 from airflow_provider_lance.streaming.report import report_location
 from airflow_provider_lance.streaming.spec import SinkOptions

@@ -25,9 +25,9 @@ from airflow_provider_lance.spark.writer import DELETE_FLAG
 from airflow_provider_lance.streaming.dataset import (
     LanceDatasetPort,
     lance_session,
-    named_panics,
     open_dataset,
 )
+from airflow_provider_lance.streaming.panics import named_panics
 from airflow_provider_lance.streaming.spec import SinkOptions
 
 __all__ = ["open_target"]

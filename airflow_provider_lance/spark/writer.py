@@ -20,10 +20,10 @@ from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.spark.casts import conform, one_form_of_floats
 from airflow_provider_lance.streaming.dataset import (
     LOOK_CACHE_BYTES,
-    is_panic,
     open_dataset,
     write_error,
 )
+from airflow_provider_lance.streaming.panics import is_panic
 
 __all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]
 

@@ -173,6 +173,27 @@ class Chain:
                         "names the epochs that are gone and both ways out"
                     )
                 )
+        self._refuse_beside(since)
+
+    def _refuse_beside(self, since: int) -> None:
+        """Refuse if the version after one's own was not made from it.
+
+        What the newest epoch added must be there, and be replaced by a later version: a compaction
+        reserves fragment ids in a version of its own first (seen on pylance 14.0.2).
+        """
+        landmark, self._landmark = self._landmark, None  # from here on, history proves it
+        following = self._view.port.at(since + 1) if isinstance(landmark, _Added) else None
+        if isinstance(landmark, _Added) and not (
+            following and following.has_fragment(landmark.fragment)
+        ):
+            view = self._view
+            raise self._broken(
+                CommitStateUnknownError(
+                    f"epoch {view.watermark.epoch} of query {view.query_id!r} landed as version "
+                    f"{since} of {view.port.uri}, and version {since + 1} does not hold it. The "
+                    "next start compares dataset and checkpoint"
+                )
+            )
 
     def refuse_dropped(self) -> None:
         """Refuse a dataset whose files are gone; one request.
@@ -225,9 +246,10 @@ class Chain:
                         "the stream again: the epoch is written again"
                     )
                 )
-        if not missing:
+        following = newest.at(landed.version + 1)
+        if not missing and (added is None or (following and following.has_fragment(added))):
             return True
-        if added is not None and newest.is_made_without(added):
+        if added is not None and (following or newest).is_made_without(added):
             return False
         raise CommitStateUnknownError(
             f"epoch {epoch.epoch_id} of query {view.query_id!r} landed as version "

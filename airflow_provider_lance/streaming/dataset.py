@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_lance.exceptions import (
@@ -14,6 +13,7 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
     StorageUnavailableError,
 )
+from airflow_provider_lance.streaming.panics import first_line, is_panic, named_panics
 from airflow_provider_lance.streaming.port import (
     Append,
     Barrier,
@@ -95,28 +95,6 @@ def open_dataset(
         raise read_error(uri, error) from error
 
 
-def is_panic(error: BaseException) -> bool:
-    """Tell whether native code panicked: a ``BaseException`` whose class cannot be imported."""
-    return type(error).__name__ == "PanicException"
-
-
-@contextmanager
-def named_panics(uri: str) -> Iterator[None]:
-    """Turn a panic, which an ``except Exception`` passes over, into an error of the tree.
-
-    :raises StorageUnavailableError: Lance panicked. Every other error passes.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if is_panic(error):
-            raise StorageUnavailableError(
-                f"Lance panicked on {uri}: {_first_line(error)}. That is a defect in Lance, or a "
-                "damaged file; this process's stderr has where it struck"
-            ) from error
-        raise
-
-
 def _is_missing(error: BaseException) -> bool:
     # Only the text tells "absent" from "unreachable"; the second form is a dropped live handle's.
     text = str(error)
@@ -137,23 +115,17 @@ def read_error(uri: str, error: BaseException) -> DatasetNotFoundError | Storage
     if _is_missing(error):
         return DatasetNotFoundError(
             f"no Lance dataset at {uri}: check the URI, or create it first (a sink with "
-            f"createIfMissing=true does). Lance said: {_first_line(error)}"
+            f"createIfMissing=true does). Lance said: {first_line(error)}"
         )
-    return StorageUnavailableError(f"cannot read {uri}: {_first_line(error)}")
+    return StorageUnavailableError(f"cannot read {uri}: {first_line(error)}")
 
 
 def write_error(uri: str, error: BaseException) -> StorageUnavailableError:
     """Return what pylance's error means while rows are written: they are nowhere yet."""
-    why = f"Lance panicked: {_first_line(error)}" if is_panic(error) else _first_line(error)
+    why = f"Lance panicked: {first_line(error)}" if is_panic(error) else first_line(error)
     return StorageUnavailableError(
         f"cannot write rows to {uri}, and nothing of them was committed: {why}"
     )
-
-
-def _first_line(error: BaseException) -> str:
-    # Lance appends ", /home/runner/…rs:644:29", its own source position, which helps nobody here.
-    said = (str(error).splitlines() or [""])[0].split(", /home/runner", 1)[0]
-    return said or type(error).__name__
 
 
 class LanceDatasetPort:
@@ -206,6 +178,15 @@ class LanceDatasetPort:
                 newest = self._dataset.checkout_version(int(self._dataset.latest_version))
             return LanceDatasetPort(newest, self.storage_options)
         except (ValueError, OSError) as error:
+            raise read_error(self.uri, error) from error
+
+    def at(self, version: int) -> LanceDatasetPort | None:
+        """Return a handle at a version, ``None`` if it was cleaned up."""
+        try:
+            return LanceDatasetPort(self._dataset.checkout_version(version), self.storage_options)
+        except (ValueError, OSError) as error:
+            if _is_missing(error):
+                return None
             raise read_error(self.uri, error) from error
 
     def properties(self, version: int) -> Mapping[str, str] | None:
@@ -307,7 +288,7 @@ class LanceDatasetPort:
         from lance.commit import CommitConflictError
 
         what = f"{type(change).__name__} on version {self.version} of {self.uri}"
-        why = _first_line(error)
+        why = first_line(error)
         if isinstance(error, CommitConflictError):
             return CommitPreemptedError(f"{what} was preempted: {why}")
         # Anything else may have struck before or after the manifest was written.

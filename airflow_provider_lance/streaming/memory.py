@@ -286,6 +286,10 @@ class MemoryDatasetPort:
         """Return a handle at the newest version."""
         return self._dataset.open()
 
+    def at(self, version: int) -> MemoryDatasetPort | None:
+        """Return a handle at a version, ``None`` if it was cleaned up."""
+        return self._dataset.open(version) if self._dataset.at(version) else None
+
     def properties(self, version: int) -> Mapping[str, str] | None:
         """Return a version's transaction properties, ``None`` if it was cleaned up."""
         found = self._dataset.at(version)

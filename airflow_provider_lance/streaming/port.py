@@ -113,6 +113,12 @@ class DatasetPort(Protocol):
         :raises StorageUnavailableError: the store did not answer.
         """
 
+    def at(self, version: int) -> Self | None:
+        """Return a handle at a version, ``None`` if it was cleaned up.
+
+        :raises StorageUnavailableError: the store did not answer.
+        """
+
     def properties(self, version: int) -> Mapping[str, str] | None:
         """Return the transaction properties of a version, or ``None`` if it was cleaned up.
 

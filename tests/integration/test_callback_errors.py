@@ -19,8 +19,8 @@ from airflow_provider_lance.spark import job as jobs
 from airflow_provider_lance.spark import target
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.streaming.dataset import is_panic
 from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.streaming.panics import is_panic
 from airflow_provider_lance.streaming.report import (
     EndReason,
     Summary,

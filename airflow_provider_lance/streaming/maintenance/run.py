@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from airflow_provider_lance.exceptions import CommitPreemptedError
 from airflow_provider_lance.streaming.backoff import Backoff
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, named_panics
+from airflow_provider_lance.streaming.dataset import LanceDatasetPort
 from airflow_provider_lance.streaming.maintenance.cleanup import (
     Retention,
     clean_up,
@@ -26,6 +26,7 @@ from airflow_provider_lance.streaming.maintenance.indexing import refresh_indice
 from airflow_provider_lance.streaming.maintenance.numbers import Numbers, camel, measure
 from airflow_provider_lance.streaming.maintenance.options import MaintenanceOptions, Step
 from airflow_provider_lance.streaming.maintenance.report import Report
+from airflow_provider_lance.streaming.panics import named_panics
 
 __all__ = ["maintain"]
 

@@ -132,9 +132,11 @@ def set_files_aside(
     except HistoryGapError as error:
         raise gap_error(port, state, mark, reach=reach) from error
     # Only now can nobody land an epoch any more that would be one of these files'.
-    seen = read_checkpoint(location, files, with_ends=True)
     current = (
-        rewrite.is_current(files) if rewrite else assess(files, seen, state.watermark) == found
+        rewrite.is_current(files)
+        if rewrite
+        else found
+        == assess(files, read_checkpoint(location, files, with_ends=True), state.watermark)
     )
     if not current:
         raise PreconditionError(
