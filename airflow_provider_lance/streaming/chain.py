@@ -72,7 +72,9 @@ class Chain:
 
     def note_epoch(self, epoch: Epoch, base: DatasetPort) -> None:
         """Remember what proves an epoch that has just landed on top of ``base``."""
-        added = self._view.port.added_since(base) if epoch.fragments else None
+        # A complete epoch is strict by itself, and each one replaces the fragments before.
+        adds = epoch.fragments and epoch.mode is not OutputMode.COMPLETE
+        added = self._view.port.added_since(base) if adds else None
         self._landmark = None if added is None else _Added(added)
 
     def note_found(self) -> None:
@@ -176,22 +178,20 @@ class Chain:
         self._refuse_beside(since)
 
     def _refuse_beside(self, since: int) -> None:
-        """Refuse if the version after one's own was not made from it.
-
-        What the newest epoch added must be there, and be replaced by a later version: a compaction
-        reserves fragment ids in a version of its own first (seen on pylance 14.0.2).
-        """
-        landmark, self._landmark = self._landmark, None  # from here on, history proves it
-        following = self._view.port.at(since + 1) if isinstance(landmark, _Added) else None
-        if isinstance(landmark, _Added) and not (
-            following and following.has_fragment(landmark.fragment)
+        """Refuse if the version after the driver's own was surely not made from it."""
+        view, landmark = self._view, self._landmark
+        self._landmark = None  # something has replaced it; from here on, history proves the epoch
+        following = view.port.at(since + 1) if isinstance(landmark, _Added) else None
+        if (
+            isinstance(landmark, _Added)
+            and following
+            and following.is_made_without(landmark.fragment)
         ):
-            view = self._view
             raise self._broken(
                 CommitStateUnknownError(
                     f"epoch {view.watermark.epoch} of query {view.query_id!r} landed as version "
-                    f"{since} of {view.port.uri}, and version {since + 1} does not hold it. The "
-                    "next start compares dataset and checkpoint"
+                    f"{since} of {view.port.uri}, and version {since + 1} was not made from it. "
+                    "The next start compares dataset and checkpoint"
                 )
             )
 
@@ -246,11 +246,11 @@ class Chain:
                         "the stream again: the epoch is written again"
                     )
                 )
-        following = newest.at(landed.version + 1)
-        if not missing and (added is None or (following and following.has_fragment(added))):
-            return True
-        if added is not None and (following or newest).is_made_without(added):
+        following = newest.at(landed.version + 1) or newest
+        if added is not None and following.is_made_without(added):
             return False
+        if not missing:
+            return True
         raise CommitStateUnknownError(
             f"epoch {epoch.epoch_id} of query {view.query_id!r} landed as version "
             f"{landed.version} of {newest.uri} after its commit was held up, and versions up to "
