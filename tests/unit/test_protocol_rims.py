@@ -158,7 +158,8 @@ class Rims(Protocol):
                 self.dataset.restore(version)
                 return None
         gone = range(held + 1, self.done + 1)
-        policy = replace(policy, on_restore=OnRestore(gone[0], gone[-1]))
+        # History may be gone that would show which of the earlier epochs are still there.
+        policy = replace(policy, on_restore=OnRestore(0, gone[-1]))
         known, self.lost = self.lost, self.lost | set(gone)
         try:
             return Driver(self, policy)
@@ -192,7 +193,8 @@ class PausedLinks(Rims):
     )
     def pause_a_link(self, commits: int, others: int, cleans: bool) -> None:
         def meanwhile() -> None:
-            self.clock += 10.0
+            # No cleanup removes what is younger than a fresh handle.
+            self.clock += 100.0 if cleans else 10.0
             for number in range(others):
                 self.dataset.open().commit(Configure({"somebody's": str(number)}))
             if cleans:
@@ -210,7 +212,11 @@ class Recreated(Rims):
         self.anew = False
         self.commits_since = 0
 
-    @precondition(lambda self: not self.anew and self.done >= 0)
+    @precondition(
+        lambda self: (
+            not self.anew and self.done >= 0 and all(each.committer.owner for each in self.drivers)
+        )
+    )
     @rule(versions=st.integers(0, 12))
     def recreate(self, versions: int) -> None:
         self.dataset.faults = []
