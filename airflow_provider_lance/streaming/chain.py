@@ -46,7 +46,7 @@ _Landmark = Literal["folded"] | _Added | None
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a driver knew of the dataset at one moment: version, owner, and its own last fold."""
+    """What a driver knew of the dataset at one moment: version, owner, and the last fold."""
 
     version: int
     owner: Owner | None
@@ -85,7 +85,8 @@ class Chain:
     def known(self) -> Known:
         """Return what a handle that is opened from now on must show."""
         view = self._view
-        return Known(view.port.version, view.owner or view.state.owner, self._fold)
+        fold = max(self._fold, view.state.folded_version)
+        return Known(view.port.version, view.owner or view.state.owner, fold)
 
     def recognise(self, port: DatasetPort, known: Known) -> None:
         """Refuse another dataset, or an older state of this one; no I/O.
@@ -107,7 +108,10 @@ class Chain:
             raise self._broken(
                 _dropped(port, f"has no trace of query {view.query_id!r} any more at ")
             )
-        if found.token < held.token or (found == held and seen.folded_version < known.fold):
+        # Each claim folds, so an older owner comes back with an older fold. Otherwise it is another
+        # driver's claim, which hung until the newer ones were cleaned up: this driver is fenced.
+        older = found.token < held.token or found == held
+        if older and seen.folded_version < known.fold:
             raise self._broken(
                 DatasetRestoredError(
                     f"query {view.query_id!r} in {port.uri} is held by token {found.token} at "
