@@ -67,6 +67,7 @@ class DriverView:
         self.driver: Driver | None = None
         self.fold_every = policy.watermark_every
         self._checkpoint, self._look = checkpoint, look
+        self._at_start = checkpoint
         self._planned_now = checkpoint.planned
         self._changed = False
         self._config = port.config
@@ -169,6 +170,8 @@ class DriverView:
         :raises DatasetRestoredError, FencedError: with rows gone, and without.
         """
         seen = self._look()
+        if seen is self._at_start:
+            return  # nothing reads it again
         overtaken = seen.committed >= epoch_id or seen.planned > epoch_id
         if not overtaken or not self.policy.chain_proof:
             return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from airflow_provider_lance.exceptions import CommitStateUnknownError, FencedError
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.committer import Committer
@@ -52,9 +50,7 @@ def claim_and_release(
     port = port.latest()
     if _state(port, query_id).owner != expected:
         raise _taken(port, query_id)
-    # The checkpoint may stand for one that says nothing of what is planned.
-    now = replace(checkpoint, planned=min(checkpoint.planned, checkpoint.committed + 1))
-    committer = Committer(port, query_id, checkpoint, policy, look=lambda: now, on_step=still_so)
+    committer = Committer(port, query_id, checkpoint, policy, on_step=still_so)
     committer.prepare()
     committer.identify(driver)
     try:
