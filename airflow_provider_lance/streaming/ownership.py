@@ -134,6 +134,8 @@ class Ownership:
             except UNSURE as error:
                 attempt.error = error
                 self._view.reopen()
+                if self._view.fenced:
+                    return  # the newer owner bars; this driver sends nothing more
             else:
                 return
 

@@ -67,7 +67,9 @@ def end_of(driver: LocalDriver, seconds: float = 30) -> int:
 
 
 def output(driver: LocalDriver) -> str:
-    return RunFolder.at(driver.folder).driver_log.read_text()
+    """Return the driver's log; its keeper makes it a moment after the launch."""
+    log = RunFolder.at(driver.folder).driver_log
+    return log.read_text() if log.exists() else ""
 
 
 def keeper_said(driver: LocalDriver) -> str:
