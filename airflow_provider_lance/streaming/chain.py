@@ -22,7 +22,6 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.streaming.epoch import Epoch, OutputMode, Owner
 from airflow_provider_lance.streaming.history import versions_of
 from airflow_provider_lance.streaming.port import DatasetPort
-from airflow_provider_lance.streaming.properties import decode_query
 
 if TYPE_CHECKING:
     from airflow_provider_lance.streaming.view import DriverView
@@ -100,7 +99,7 @@ class Chain:
             return
         if port.version < known.version:
             raise self._broken(_dropped(port, f"was at version {known.version}, is at "))
-        seen = decode_query(port.config, view.query_id, port.version)
+        seen = view.state_at(port)
         held, found = known.owner, seen.owner
         if held is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -157,7 +158,7 @@ class LanceDatasetPort:
     @property
     def is_local(self) -> bool:
         """Tell whether the dataset lies on a disk, or what looks like one."""
-        return self.uri.startswith(("/", "file:"))
+        return self.uri.startswith("/")
 
     @property
     def config(self) -> Mapping[str, str]:
@@ -256,6 +257,8 @@ class LanceDatasetPort:
         # Without rows the manifest stands for them; Lance's newer names of these count down.
         named = (2**64 - 1 - self.version, self.version)
         names = [f"data/{files[0].path}"] if files else [f"_versions/{n}.manifest" for n in named]
+        if self.is_local:
+            return any(os.path.exists(f"{self.uri}/{name}") for name in names)
         try:
             store: Any = self._dataset.new_file_session()  # type: ignore[no-untyped-call]
             return any(store.contains(name) for name in names)

@@ -247,7 +247,9 @@ class Ownership:
             )
         if prove:
             view.chain.recognise(landed, view.chain.known)
-            if not isinstance(change, Overwrite | Upsert):
+            # On a local disk an epoch was preceded by a look at the dataset's files.
+            looked = stamp is not None and view.port.is_local
+            if not looked and not isinstance(change, Overwrite | Upsert):
                 view.chain.refuse_other(landed)
         view.move_to(landed)
         if prove and landed.version > before + 1:

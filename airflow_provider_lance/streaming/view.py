@@ -90,10 +90,14 @@ class DriverView:
 
     def move_to(self, port: DatasetPort) -> None:
         """Stand at another handle; its config is decoded once, for all questions to come."""
-        self.port = port
-        if port.config != self._config:  # most commits leave it as it is
-            self._config = port.config
-            self.state = decode_query(port.config, self.query_id, port.version)
+        self.state = self.state_at(port)
+        self.port, self._config = port, port.config
+
+    def state_at(self, port: DatasetPort) -> QueryState:
+        """Return what a handle's config says; most commits leave it as it is."""
+        if port.config == self._config:
+            return self.state
+        return decode_query(port.config, self.query_id, port.version)
 
     def reopen(self) -> None:
         """Look at the store, and stand at the newest version.
