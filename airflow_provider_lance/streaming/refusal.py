@@ -106,6 +106,7 @@ def _restored(
     gone = [stamp for stamp in mark.undone if lost[0] <= stamp.epoch_id <= lost[1]]
     rows = f"{sum(stamp.rows for stamp in gone):,} rows"
     rows = f"at least {rows}" if mark.undone_missing else rows
+    are = "may no longer be" if mark.undone_missing else "are no longer"
     back = (
         "the versions that held them were cleaned up, so they cannot be brought back"
         if mark.undone_missing
@@ -113,7 +114,7 @@ def _restored(
     )
     return DatasetRestoredError(
         f"version {by} of {uri} brought version {restored} back: epochs {lost[0]} to {lost[1]} of "
-        f"query {state.query_id!r} ({rows}) are no longer in the table, and Spark's log has them "
+        f"query {state.query_id!r} ({rows}) {are} in the table, and Spark's log has them "
         f"as done, so it does not read them again. Either way: {back}; or, to go on without "
         f"them, start once with onRestore=accept:{lost[0]}-{lost[1]}"
     )
