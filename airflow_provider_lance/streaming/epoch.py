@@ -205,6 +205,11 @@ class Watermark:
     undone_by: tuple[int, int] | None = None
     undone_missing: bool = False
 
+    @property
+    def may_lack_epochs(self) -> bool:
+        """Tell whether a restored version took epochs away, or may have: nothing may be folded."""
+        return bool(self.undone) or self.undone_missing
+
 
 @dataclass(frozen=True, slots=True)
 class Epoch:

@@ -336,6 +336,27 @@ def test_versions_with_undone_epochs_stay_until_the_loss_is_accepted(
     assert newest - 1 not in numbers(uri)
 
 
+@pytest.mark.parametrize("released", [False, True])
+def test_a_restore_is_not_folded_over_when_the_undone_versions_are_gone(
+    tmp_path: Path, released: bool
+) -> None:
+    uri, log = make(tmp_path, 1), dict[str, int]()
+    driver = stream(uri, log=log)
+    driver.step()
+    if released:
+        assert driver.committer.release()
+        driver = stream(uri, log=log)
+    before = open_dataset(uri).version
+    driver.step()
+    driver.step()
+    undone = [version for version in numbers(uri) if version > before]
+    lance.dataset(uri, version=before).restore()
+    lance.dataset(uri).cleanup_old_versions(versions=undone)
+    clean(uri, EAGER)
+    with pytest.raises(DatasetRestoredError, match="accept:1-2"):
+        stream(uri, log=log)
+
+
 def test_a_longer_age_than_the_floor_counts(tmp_path: Path) -> None:
     uri = make(tmp_path, 3)
     stream(uri).step()

@@ -91,8 +91,8 @@ def _folds(port: LanceDatasetPort) -> tuple[dict[str, str | None], tuple[str, ..
             continue
         active = state.owner.state is OwnerState.ACTIVE
         mark = _read(port, state)
-        if mark.undone:
-            continue  # its history stays, for whoever brings the epochs back
+        if mark.may_lack_epochs:
+            continue  # a fold would hide the restore, and the epochs can still be brought back
         if mark.missing and not active:
             continue  # the config has all that is known
         if mark.missing:
@@ -184,7 +184,8 @@ def _old_versions(
             for query_id in query_ids(port.config)
             if query_id not in folded
             for state in [decode_query(port.config, query_id, port.version)]
-            if state.owner and (state.owner.state is OwnerState.ACTIVE or _read(port, state).undone)
+            if state.owner
+            and (state.owner.state is OwnerState.ACTIVE or _read(port, state).may_lack_epochs)
         ),
         default=port.version,
     )

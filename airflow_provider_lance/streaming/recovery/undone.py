@@ -14,7 +14,7 @@ def refuse_undone(port: DatasetPort, mark: Watermark) -> None:
 
     :raises DatasetRestoredError: with the versions to look at.
     """
-    if mark.undone_by is None or not (mark.undone or mark.undone_missing):
+    if mark.undone_by is None or not mark.may_lack_epochs:
         return
     version, restored = mark.undone_by
     epochs = [stamp.epoch_id for stamp in mark.undone]
