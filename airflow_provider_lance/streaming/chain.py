@@ -1,6 +1,6 @@
 """Proof that what a driver's handle shows holds the driver's own epochs.
 
-A dataset can be dropped and made anew, an older version can be restored over the newest, and a
+A dataset can be dropped and recreated, an older version can be restored over the newest, and a
 commit that was paused can land under a version number that a cleanup had freed. Each time a commit
 succeeds on top of something that does not hold what was committed before.
 """
@@ -320,6 +320,6 @@ class Chain:
 
 def _dropped(port: DatasetPort, what: str) -> DatasetNotFoundError:
     return DatasetNotFoundError(
-        f"{port.uri} {what}version {port.version}: it was dropped and made anew under this driver. "
+        f"{port.uri} {what}version {port.version}: it was dropped and recreated under this driver. "
         "Start the query with a new checkpointLocation, which reads the source again"
     )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-
-__all__ = ["Clock", "Moment", "now"]
-
 from collections.abc import Callable
 from dataclasses import dataclass
+
+__all__ = ["Clock", "Moment", "now"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,6 @@ def _in_doubt(seen: Sighting) -> bool:
     if seen.missing_above and seen.planned > seen_to:
         return True
     # A driver proves after each landing that its epoch before is in the chain; the newest landing
-    # is proven only if Spark was told of it.
+    # is proven only if Spark has it as done.
     unproven = seen.exact_watermark > max(seen.committed, seen.known_done)
     return seen.missing > 0 and (seen.committed > seen_to or unproven)

@@ -93,9 +93,9 @@ class Ownership:
         previous: Owner | None = None
         now = utc_now()  # one for all attempts, so that one that lands late is known again
         for attempt in self._policy.backoff:
-            # 1. Open the latest version; the checkpoint must still be the recorded one. Whoever
-            # changes the owner from here on makes step 2 fail, and epochs that land from here on
-            # are above what is folded here.
+            # 1. Open the latest version; the checkpoint must still be the recorded one. A driver
+            # that changes the owner from here on makes step 2 fail, and epochs that land from here
+            # on are above what is folded here.
             view.refresh(strictly=True)
             if mine is not None and view.state.owner == mine:
                 return previous, mine  # an earlier attempt landed and its answer was lost
@@ -114,7 +114,7 @@ class Ownership:
                 driver=view.driver,
                 time=now,
             )
-            updates = self._fold_updates(anew=fresh) | self._owner_updates(mine)
+            updates = self._fold_updates(fresh=fresh) | self._owner_updates(mine)
             try:
                 self.send(Configure(updates))
             except UNSURE as error:
@@ -202,11 +202,14 @@ class Ownership:
         self._on_step(Step.RELEASE_DONE)
         return True
 
-    def _fold_updates(self, *, anew: bool = False) -> dict[str, str | None]:
-        """Return the config updates that fold history up to the handle; ``anew`` from nothing."""
+    def _fold_updates(self, *, fresh: bool = False) -> dict[str, str | None]:
+        """Return the config updates that fold history up to the handle.
+
+        :param fresh: a new generation begins: nothing of the old one counts.
+        """
         view = self._view
-        mark = Watermark(NO_EPOCH, view.port.version, None) if anew else view.watermark
-        done = None if anew else view.done
+        mark = Watermark(NO_EPOCH, view.port.version, None) if fresh else view.watermark
+        done = None if fresh else view.done
         return fold_updates(view.query_id, mark.epoch, view.port.version, mark.committed_at, done)
 
     def _owner_updates(self, owner: Owner) -> dict[str, str | None]:

@@ -517,13 +517,13 @@ def test_a_schema_changed_under_the_driver_stops_it(dataset: MemoryDataset) -> N
     expect_rows(dataset, 2)
 
 
-def test_a_dataset_made_anew_under_the_driver_stops_it(dataset: MemoryDataset) -> None:
+def test_a_dataset_recreated_under_the_driver_stops_it(dataset: MemoryDataset) -> None:
     world = twin_world(dataset)
     driver = SparkLike(world, {}, policy=Policy(fresh_seconds=0, backoff=QUICK))
     driver.step()
     driver.step()
     dataset.__init__()  # type: ignore[misc]
-    with pytest.raises(DatasetNotFoundError, match="made anew"):
+    with pytest.raises(DatasetNotFoundError, match="dropped and recreated"):
         driver.step()
 
 

@@ -185,7 +185,7 @@ def _overwritten(evidence: Evidence) -> Finding:
     return Finding(
         Code.COMMIT_LOG_AHEAD,
         f"Version {evidence.version} of {evidence.uri} names data files that are not there.",
-        cause="The dataset was dropped and made anew under a driver, which committed on until "
+        cause="The dataset was dropped and recreated under a driver, which kept committing until "
         f"it noticed; or somebody deleted files. Rows of query {evidence.query_id} are gone, and "
         "rows of others may be hidden. Find the versions that the query committed; restore the "
         "version before them with Lance's restore(), and start the query with a new "

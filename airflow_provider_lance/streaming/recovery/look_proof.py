@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 from airflow_provider_lance.exceptions import FencedError
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, EpochStamp, QueryState
 from airflow_provider_lance.streaming.port import DatasetPort
 from airflow_provider_lance.streaming.properties import decode_stamp
@@ -68,7 +67,7 @@ class Versions:
                 break
             if isinstance(stamp, EpochStamp):
                 there.add((stamp.generation, stamp.epoch_id))
-            restored = _restored(self.port, version) if stamp is None else None
+            restored = self.port.restored(version)
             if restored is None or restored >= version:
                 version -= 1
                 continue
@@ -96,18 +95,6 @@ class Versions:
             if stamp == _GONE or (isinstance(stamp, EpochStamp) and decides(stamp)):
                 return stamp
         return None if version <= _READ else _GONE
-
-
-def _restored(port: DatasetPort, version: int) -> int | None:
-    """Return the version that a version brought back, ``None`` if it did something else."""
-    if not isinstance(port, LanceDatasetPort):
-        return None
-    try:
-        transaction = port.dataset.read_transaction(version)
-    except (TypeError, ValueError, OSError):
-        return None  # a compaction that pylance cannot read, or cleaned up just now
-    operation: Any = transaction.operation if transaction else None
-    return int(operation.version) if type(operation).__name__ == "Restore" else None
 
 
 def contradictions(

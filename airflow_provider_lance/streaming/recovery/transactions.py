@@ -8,7 +8,7 @@ from typing import Any
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort
 from airflow_provider_lance.streaming.port import DatasetPort
 
-__all__ = ["Kind", "kind_of", "restored_by"]
+__all__ = ["Kind", "kind_of"]
 
 
 class Kind(StrEnum):
@@ -40,15 +40,6 @@ def kind_of(port: DatasetPort, version: int) -> Kind | None:
     if operation is None or name in _BOOKKEEPING:
         return None
     return _KINDS.get(name, Kind.OTHER)
-
-
-def restored_by(port: DatasetPort, version: int) -> int | None:
-    """Return the older version that a version brought back, ``None`` if it did something else."""
-    try:
-        operation = _operation(port, version)
-    except _UnreadableCompactionError:
-        return None
-    return int(operation.version) if type(operation).__name__ == "Restore" else None
 
 
 class _UnreadableCompactionError(Exception):
