@@ -265,7 +265,7 @@ def test_a_dataset_made_anew_under_the_driver_stops_it(tmp_path: Path) -> None:
     driver.step()
     shutil.rmtree(uri)
     lance_world(uri)
-    with pytest.raises(DatasetNotFoundError, match="made anew"):
+    with pytest.raises(DatasetNotFoundError, match="recreated"):
         driver.step()
 
 
