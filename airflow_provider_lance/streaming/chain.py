@@ -7,8 +7,8 @@ succeeds on top of something that does not hold what was committed before.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
@@ -19,6 +19,7 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
     SchemaMismatchError,
 )
+from airflow_provider_lance.streaming.commands import restore_line
 from airflow_provider_lance.streaming.epoch import Epoch, OutputMode, Owner
 from airflow_provider_lance.streaming.history import versions_of
 from airflow_provider_lance.streaming.port import DatasetPort
@@ -29,11 +30,16 @@ if TYPE_CHECKING:
 __all__ = ["Chain"]
 
 
-@dataclass(frozen=True, slots=True)
 class _Added:
-    """The newest epoch added this fragment: a version that has it was made from that epoch's."""
+    """What the newest epoch added: a version that has it was made from that epoch's."""
 
-    fragment: object
+    def __init__(self, landed: DatasetPort, base: DatasetPort) -> None:
+        self._landed, self._base = landed, base
+
+    @cached_property
+    def fragment(self) -> object | None:
+        """Return the newest added fragment; only asked for when others have committed."""
+        return self._landed.added_since(self._base)
 
 
 _FOLDED: Final = "folded"
@@ -43,8 +49,7 @@ _Landmark = Literal["folded"] | _Added | None
 """What proves the newest epoch; ``None`` where only history can, as after an epoch of deletes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(NamedTuple):
     """What a driver knew of the dataset at one moment: version, owner, and the last fold."""
 
     version: int
@@ -73,8 +78,7 @@ class Chain:
         """Remember what proves an epoch that has just landed on top of ``base``."""
         # A complete epoch is strict by itself, and each one replaces the fragments before.
         adds = epoch.fragments and epoch.mode is not OutputMode.COMPLETE
-        added = self._view.port.added_since(base) if adds else None
-        self._landmark = None if added is None else _Added(added)
+        self._landmark = _Added(self._view.port, base) if adds else None
 
     def note_found(self) -> None:
         """Remember that only history proves an epoch that was found after its answer was lost."""
@@ -151,7 +155,8 @@ class Chain:
             return  # the claim reads history itself, to its end
         if view.state.owner is None or view.state.owner.token > view.owner.token:
             return  # the newer owner has looked, and this driver commits no more
-        if isinstance(self._landmark, _Added) and port.has_fragment(self._landmark.fragment):
+        added = self._landmark.fragment if isinstance(self._landmark, _Added) else None
+        if added is not None and port.has_fragment(added):
             return
         if self._landmark is _FOLDED and view.state.owner == view.owner:
             return  # recognised: the config has this fold, or a later one
@@ -183,13 +188,10 @@ class Chain:
     def _refuse_beside(self, since: int) -> None:
         """Refuse if the version after the driver's own was surely not made from it."""
         view, landmark = self._view, self._landmark
+        added = landmark.fragment if isinstance(landmark, _Added) else None
         self._landmark = None  # something has replaced it; from here on, history proves the epoch
-        following = view.port.at(since + 1) if isinstance(landmark, _Added) else None
-        if (
-            isinstance(landmark, _Added)
-            and following
-            and following.is_made_without(landmark.fragment)
-        ):
+        following = view.port.at(since + 1) if added is not None else None
+        if following and following.is_made_without(added):
             raise self._broken(
                 CommitStateUnknownError(
                     f"epoch {view.watermark.epoch} of query {view.query_id!r} landed as version "
@@ -208,14 +210,7 @@ class Chain:
             return
         view.reopen()  # a cleanup may have removed what the handle's version names
         if not view.port.is_intact():
-            raise self._broken(
-                DatasetNotFoundError(
-                    f"{view.port.uri} names data files that are not there, at version "
-                    f"{view.port.version}: the dataset was dropped, and what is there now was "
-                    "written over it. Find out who dropped it; start the query with a new "
-                    "checkpointLocation, which reads the source again"
-                )
-            )
+            raise self._broken(_overwritten(view.port))
 
     def holds_landed(self, epoch: Epoch, base: DatasetPort) -> bool:
         """Tell whether an epoch that was sent slowly is part of the newest version.
@@ -316,6 +311,22 @@ class Chain:
     def _broken(self, error: LanceStreamError) -> LanceStreamError:
         self.broken = True
         return error
+
+
+def _overwritten(port: DatasetPort) -> DatasetNotFoundError:
+    """Name the version that a commit on top of a dropped dataset's manifest has hidden."""
+    intact = port.newest_intact()
+    back = (
+        "No version in the store is intact. Start"
+        if intact is None
+        else f"Version {intact} is the newest that can be read: {restore_line(port.uri, intact)} "
+        "makes it the newest again. Then start"
+    )
+    return DatasetNotFoundError(
+        f"version {port.version} of {port.uri} refers to data files that are not there: the "
+        f"dataset was dropped, and a commit of a running stream landed on what replaced it. {back} "
+        "the query with a new checkpointLocation, which reads the source again"
+    )
 
 
 def _dropped(port: DatasetPort, what: str) -> DatasetNotFoundError:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Clock", "Moment", "now"]
 
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+
+class Moment(NamedTuple):
     """A moment by two clocks, in seconds.
 
     `CLOCK_BOOTTIME` counts suspension and cannot be set; the wall clock shows what a hypervisor
@@ -30,5 +31,4 @@ Clock = Callable[[], Moment]
 
 def now() -> Moment:
     """Return this moment; where the system has no `CLOCK_BOOTTIME`, the monotonic clock stands."""
-    boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return Moment(time.clock_gettime(boot), time.time())
+    return Moment(time.clock_gettime(_BOOT), time.time())

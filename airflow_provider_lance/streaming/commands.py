@@ -1,10 +1,10 @@
-"""What to type: the one place where a ``lance-stream`` command is put together."""
+"""What to type: the one place where a command is put together."""
 
 from __future__ import annotations
 
 import shlex
 
-__all__ = ["command_line"]
+__all__ = ["command_line", "restore_line"]
 
 
 def command_line(*words: str, reach: str = "") -> str:
@@ -14,3 +14,9 @@ def command_line(*words: str, reach: str = "") -> str:
     :param reach: what is needed to reach the store, such as ``--conn-id lance_default``; quoted.
     """
     return " ".join(filter(None, (shlex.join(["lance-stream", *words]), reach)))
+
+
+def restore_line(uri: str, version: int) -> str:
+    """Return a command that makes an older version of a dataset the newest again."""
+    code = f"import lance; lance.dataset({uri!r}, version={version}).restore()"
+    return f"python -c {shlex.quote(code)}"

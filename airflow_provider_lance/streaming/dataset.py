@@ -133,9 +133,18 @@ class LanceDatasetPort:
     """A live pylance handle; commits on it cost no listing of versions."""
 
     def __init__(
-        self, dataset: lance.LanceDataset, storage_options: Mapping[str, str] | None = None
+        self,
+        dataset: lance.LanceDataset,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        seen_file: str = "",
     ) -> None:
         self._dataset = dataset
+        self._seen_file = seen_file
+        self.uri = str(dataset.uri)
+        """The dataset's URI."""
+        self.is_local = self.uri.startswith("/")
+        """Whether the dataset lies on a disk, or what looks like one."""
         self.version = int(dataset.version)
         """The version the handle stands at."""
         self.storage_options = dict(storage_options or {})
@@ -149,16 +158,6 @@ class LanceDatasetPort:
     def dataset(self) -> lance.LanceDataset:
         """Return the pylance handle, for writers and for maintenance."""
         return self._dataset
-
-    @property
-    def uri(self) -> str:
-        """Return the dataset's URI."""
-        return str(self._dataset.uri)
-
-    @property
-    def is_local(self) -> bool:
-        """Tell whether the dataset lies on a disk, or what looks like one."""
-        return self.uri.startswith("/")
 
     @property
     def config(self) -> Mapping[str, str]:
@@ -248,7 +247,12 @@ class LanceDatasetPort:
         return (number, files[0].path) if files else None
 
     def is_intact(self) -> bool:
-        """Tell whether the oldest data file that this version names is in the store."""
+        """Tell whether the oldest data file that this version names is in the store.
+
+        On a local disk the file that was seen last stands for it: a dropped dataset has neither.
+        """
+        if self._seen_file and os.path.exists(self._seen_file):
+            return True
         ids = self._dataset.fragment_ids()
         oldest = self._dataset.get_fragment(next(iter(ids))) if ids else None
         files = oldest.data_files() if oldest else []
@@ -258,12 +262,21 @@ class LanceDatasetPort:
         named = (2**64 - 1 - self.version, self.version)
         names = [f"data/{files[0].path}"] if files else [f"_versions/{n}.manifest" for n in named]
         if self.is_local:
-            return any(os.path.exists(f"{self.uri}/{name}") for name in names)
+            paths = (f"{self.uri}/{name}" for name in names)
+            self._seen_file = next(filter(os.path.exists, paths), "")
+            return bool(self._seen_file)
         try:
             store: Any = self._dataset.new_file_session()  # type: ignore[no-untyped-call]
             return any(store.contains(name) for name in names)
         except (ValueError, OSError) as error:
             raise read_error(self.uri, error) from error
+
+    def newest_intact(self) -> int | None:
+        """Return the newest version in the store that is intact; see :class:`.port.DatasetPort`."""
+        fresh = open_dataset(self.uri, self.storage_options)  # the caches hold dropped versions
+        numbers = sorted(int(each["version"]) for each in fresh.dataset.versions())
+        ports = map(fresh.at, reversed(numbers))
+        return next((port.version for port in ports if port and port.is_intact()), None)
 
     def commit(
         self, change: Change, properties: Mapping[str, str] | None = None
@@ -285,7 +298,7 @@ class LanceDatasetPort:
             if isinstance(error, Exception) or is_panic(error):
                 raise self._commit_error(change, error) from error
             raise
-        return LanceDatasetPort(landed, self.storage_options)
+        return LanceDatasetPort(landed, self.storage_options, seen_file=self._seen_file)
 
     def _commit_error(self, change: Change, error: BaseException) -> LanceStreamError:
         from lance.commit import CommitConflictError

@@ -320,9 +320,14 @@ class MemoryDatasetPort:
 
     def is_intact(self) -> bool:
         """Tell whether the oldest data file that this version names is in the store."""
-        if not self._found.fragments:
-            return self._dataset.at(self._version) is not None
-        return self._dataset.has_files([min(self._found.fragments)])
+        oldest = sorted(self._found.fragments)[:1]
+        there = self._dataset.at(self._version) is not None
+        return self._dataset.has_files(oldest) if oldest else there
+
+    def newest_intact(self) -> int | None:
+        """Return the newest version in the store that is intact."""
+        ports = map(self.at, range(self._dataset.version, 0, -1))
+        return next((port.version for port in ports if port and port.is_intact()), None)
 
     def commit(
         self, change: Change, properties: Mapping[str, str] | None = None

@@ -154,6 +154,12 @@ class DatasetPort(Protocol):
         :raises StorageUnavailableError: the store did not answer.
         """
 
+    def newest_intact(self) -> int | None:
+        """Return the newest version in the store that is intact; reads every version's manifest.
+
+        :raises StorageUnavailableError: the store did not answer.
+        """
+
     def commit(self, change: Change, properties: Mapping[str, str] | None = None) -> Self:
         """Commit one change on top of this version; return a handle at the version it became.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 from airflow_provider_lance.exceptions import (
     CheckpointMismatchError,
     DatasetRestoredError,
@@ -12,6 +10,7 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.streaming.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
+from airflow_provider_lance.streaming.commands import restore_line
 from airflow_provider_lance.streaming.decision import Decision
 from airflow_provider_lance.streaming.epoch import QueryState, Watermark
 from airflow_provider_lance.streaming.history import known_done
@@ -110,7 +109,7 @@ def _restored(
     back = (
         "the versions that held them were cleaned up, so they cannot be brought back"
         if mark.undone_missing
-        else f"to bring them back: python -c {shlex.quote(_bring_back(uri, by))}"
+        else f"to bring them back: {restore_line(uri, by - 1)}"
     )
     return DatasetRestoredError(
         f"version {by} of {uri} brought version {restored} back: epochs {lost[0]} to {lost[1]} of "
@@ -118,10 +117,6 @@ def _restored(
         f"as done, so it does not read them again. Either way: {back}; or, to go on without "
         f"them, start once with onRestore=accept:{lost[0]}-{lost[1]}"
     )
-
-
-def _bring_back(uri: str, by: int) -> str:
-    return f"import lance; lance.dataset({uri!r}, version={by - 1}).restore()"
 
 
 def _gap(uri: str, state: QueryState, checkpoint: Checkpoint, mark: Watermark) -> HistoryGapError:

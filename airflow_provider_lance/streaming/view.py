@@ -95,7 +95,7 @@ class DriverView:
 
     def state_at(self, port: DatasetPort) -> QueryState:
         """Return what a handle's config says; most commits leave it as it is."""
-        if port.config == self._config:
+        if port.config is self._config or port.config == self._config:
             return self.state
         return decode_query(port.config, self.query_id, port.version)
 

@@ -89,12 +89,11 @@ class Fight:
         scene.gone |= set(gone)
         if end.error == "HistoryGapError" and (scene.planned > scene.committed or not gone):
             scene.answer = f"{'committed' if landed else 'missing'}:{scene.planned}"
-        if not gone:
-            return
         said = re.search(r"onRestore=(accept:(\d+)-(\d+))", end.message)
-        if said and int(said[2]) <= min(gone) and max(gone) <= int(said[3]):
-            scene.accepted = said[1]
-        else:
+        if said and all(int(said[2]) <= epoch <= int(said[3]) for epoch in gone):
+            if gone or end.error == "DatasetRestoredError":
+                scene.accepted = said[1]
+        elif gone:
             self.blame(f"epochs {sorted(gone)} are lost; it offers no way on: {end.message}")
 
     def begun(self, life: Life) -> bool:

@@ -5,6 +5,7 @@ Each ends in right rows or in a named error, and never in rows that are missing 
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import suppress
 
@@ -84,7 +85,11 @@ def recreate(fight: Fight) -> None:
     life.go_on()
     end = _must_end(fight, life, "its dataset was dropped and made anew")
     if end.manner is Manner.GAVE_UP:  # by an error that may pass: then the next start must tell
-        fight.end(scene.driver(), Manner.REFUSED)
+        end = fight.end(scene.driver(), Manner.REFUSED)
+    # In an object store an append may land before the driver looks; then it says the way back.
+    back = re.search(r"version=(\d+)\)\.restore", end.message) if scene.place.server else None
+    if back:
+        others.bring_back(scene.place, int(back[1]))
     try:
         hidden = others.STRANGERS - others.strangers(scene.rows(scene.place.open_unharmed()))
     except Exception as error:
@@ -159,8 +164,9 @@ def _get_over(fight: Fight, restored: Restored, undone: set[int], there: set[int
     scene, plan = fight.scene, fight.plan
     # An epoch that Spark has not logged is written again, and nothing of it is lost.
     gone = {epoch for epoch in undone if epoch <= scene.committed}
-    # Where everything old is gone, the epoch in flight may be in doubt as well.
-    gap = {"HistoryGapError"} if plan.cleaned is Cleaned.ALL else set()
+    # Where everything old is gone, the epoch in flight may be in doubt as well, and a driver cannot
+    # see that a restore took no epoch away.
+    gap = {"HistoryGapError", "DatasetRestoredError"} if plan.cleaned is Cleaned.ALL else set()
     landed = scene.planned in there
     if gone:
         fight.check(scene.judge())

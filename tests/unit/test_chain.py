@@ -236,6 +236,18 @@ def test_a_busy_driver_ends_at_its_next_fold_on_a_recreated_dataset(scene: Scene
     assert not driver.committer.release()
 
 
+def test_a_dataset_that_was_written_over_is_said_to_be_readable_at_its_own_version(
+    scene: Scene,
+) -> None:
+    driver = scene.run(2, every=3)
+    scene.dataset.recreate()
+    scene.dataset.open().commit(Append([(FOREIGN,)]))
+    with pytest.raises(DatasetNotFoundError, match=r"version=2\)\.restore\(\)"):
+        run_on(driver, 3)
+    scene.dataset.restore(2)
+    assert scene.dataset.rows() == [FOREIGN]
+
+
 def test_on_a_local_disk_it_ends_before_it_writes_over_the_other_dataset(scene: Scene) -> None:
     driver = scene.run(5)
     scene.dataset.recreate()
