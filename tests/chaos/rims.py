@@ -86,8 +86,9 @@ def recreate(fight: Fight) -> None:
     end = _must_end(fight, life, "its dataset was dropped and made anew")
     if end.manner is Manner.GAVE_UP:  # by an error that may pass: then the next start must tell
         end = fight.end(scene.driver(), Manner.REFUSED)
-    # In an object store an append may land before the driver looks; then it says the way back.
-    back = re.search(r"version=(\d+)\)\.restore", end.message) if scene.place.server else None
+    # A commit that was on its way, or in an object store an append since the last look, may have
+    # landed on the new dataset; then the error says which version brings it back.
+    back = re.search(r"version=(\d+)\)\.restore", end.message)
     if back:
         others.bring_back(scene.place, int(back[1]))
     try:
