@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from airflow.sdk.exceptions import AirflowException
-
 from airflow_provider_lance import shipping
+from airflow_provider_lance.compat import (
+    AirflowException,
+    masked_texts,
+    submit_command,
+    submit_environment,
+    submit_process,
+    submitted_driver,
+)
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.launch.folder import RunFolder, forget_old_launches
@@ -74,9 +79,9 @@ def start_driver(spec: JobSpec, submission: Submission, root: Path) -> LocalDriv
     folder.write_spec(spec.dumps())
     return launch(
         folder,
-        command=hook._build_spark_submit_command(str(shipping.application_path())),
-        environment={**os.environ, **{key: str(value) for key, value in (hook._env or {}).items()}},
-        redact=_secrets(),
+        command=submit_command(hook, str(shipping.application_path())),
+        environment={**os.environ, **submit_environment(hook)},
+        redact=masked_texts(),
         grace=_KEEPERS_PATIENCE * spec.stop_grace,
         stop=StopOrder(
             uri=spec.sink.uri,
@@ -105,11 +110,11 @@ def _hand_over(spec: JobSpec, submission: Submission) -> ClusterDriver:
             ) from None
         finally:
             close_output(hook)
+    known = submitted_driver(hook)
     if submission.is_yarn:
-        name, namespace = str(hook._yarn_application_id or ""), ""
+        name, namespace = known.yarn_application, ""
     else:
-        name = str(hook._kubernetes_driver_pod or "")
-        namespace = str(hook._connection["namespace"])
+        name, namespace = known.pod, known.namespace
     if not name:
         raise TransientError(
             "spark-submit ended and did not say which driver it started; its words are in the log "
@@ -129,15 +134,6 @@ def no_spark_submit(error: FileNotFoundError) -> SpecError:
 
 def close_output(hook: SparkSubmitHook) -> None:
     """Close the pipe to spark-submit, which the hook (6.3.4) leaves to the garbage collector."""
-    process = getattr(hook, "_submit_sp", None)
+    process = submit_process(hook)
     if process and process.stdout:
         process.stdout.close()
-
-
-def _secrets() -> list[str]:
-    """Return what Airflow masks in this task's log; the driver's log must not show it either."""
-    from airflow.sdk._shared.secrets_masker import _secrets_masker
-
-    # It keeps them as patterns; this is re.escape() backwards.
-    escaped = re.compile(r"\\(.)", re.DOTALL)
-    return sorted(escaped.sub(r"\1", text) for text in _secrets_masker().patterns)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowTaskTimeout
-
+from airflow_provider_lance.compat import AirflowTaskTimeout
 from airflow_provider_lance.exceptions import FencedError, TransientError, error_class
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.streaming.health import StreamState

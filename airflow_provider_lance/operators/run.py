@@ -7,8 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException
-
+from airflow_provider_lance.compat import AirflowException
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
 from airflow_provider_lance.hooks.drivers import Launch, same_task
 from airflow_provider_lance.launch.process import LocalDriver

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk import conf as airflow_conf
 
+from airflow_provider_lance.compat import conf as airflow_conf
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal

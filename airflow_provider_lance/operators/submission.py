@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_lance.compat import AirflowNotFoundException, check_tracking
 from airflow_provider_lance.exceptions import SpecError
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class Submission:
                 env_vars=_environment(self.connection, self.conf, arguments.pop("env_vars", None)),
                 **arguments,
             )
-            made._validate_yarn_track_via_rm_api_config()
+            check_tracking(made)
         except (ValueError, RuntimeError) as error:
             raise SpecError(f"{who}: {error}") from error
         except NameError:  # how the hook of 6.3.4 says that it could not import its client

@@ -23,6 +23,7 @@ GLUE = [
     "plugins/page",
     "sensors",
     "triggers",
+    "compat.py",
     "provider_info.py",
     "shipping.py",
 ]
