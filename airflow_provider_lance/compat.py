@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,6 +53,7 @@ __all__ = [
     "kill_yarn_application",
     "masked_texts",
     "redact",
+    "replace_submit_environment",
     "retry_policy",
     "stats",
     "submit_command",
@@ -149,6 +150,20 @@ def submit_environment(hook: SparkSubmitHook) -> dict[str, str]:
     The hook adds to it while it builds the command.
     """
     return {key: str(value) for key, value in (hook._env or {}).items()}
+
+
+def replace_submit_environment(
+    hook: SparkSubmitHook, replace: Callable[[dict[str, str]], dict[str, str]]
+) -> None:
+    """Let the hook's ``submit`` add what ``replace`` makes of what it would add by itself."""
+    build = hook._build_spark_submit_command
+
+    def built(application: str) -> list[str]:
+        command: list[str] = build(application)
+        hook._env = replace(submit_environment(hook))
+        return command
+
+    hook._build_spark_submit_command = built  # type: ignore[method-assign]
 
 
 def submit_process(hook: SparkSubmitHook | None) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_provider_lance import shipping
 from airflow_provider_lance.compat import AirflowException, submit_process, submitted_driver
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
+from airflow_provider_lance.operators.environment import inherit_no_more
 from airflow_provider_lance.operators.launching import close_output, no_spark_submit
 from airflow_provider_lance.operators.submission import Submission
 from airflow_provider_lance.streaming.dataset import open_dataset
@@ -108,6 +109,7 @@ class SparkEngine:
         hook = self._submission.hook(
             spec_file, shipping.build_zip(folder), options=options, attached=True
         )
+        inherit_no_more(hook, self._submission.connection)
         _write_private(spec_file, spec.dumps())
         self._hook = hook
         if self._killed:
@@ -120,7 +122,7 @@ class SparkEngine:
                 process_group=0,
             )
         except FileNotFoundError as error:
-            raise no_spark_submit(error) from error
+            raise no_spark_submit(error, self._submission) from error
         except AirflowException as error:
             return str(error).partition("\n")[0]
         finally:

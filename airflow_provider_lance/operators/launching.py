@@ -21,6 +21,7 @@ from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.launch.folder import RunFolder, forget_old_launches
 from airflow_provider_lance.launch.process import LocalDriver, StopOrder, launch
+from airflow_provider_lance.operators.environment import driver_environment, inherit_no_more
 from airflow_provider_lance.operators.submission import Submission
 from airflow_provider_lance.streaming.epoch import utc_now
 from airflow_provider_lance.streaming.spec import JobSpec
@@ -76,20 +77,26 @@ def start_driver(spec: JobSpec, submission: Submission, root: Path) -> LocalDriv
     folder = RunFolder(root, query_id, spec.launch_id)
     folder.make()
     hook = submission.hook(folder.spec_file, shipping.build_zip(folder.path))
+    command = submit_command(hook, str(shipping.application_path()))
+    environment = driver_environment(submission.connection, submit_environment(hook))
     folder.write_spec(spec.dumps())
-    return launch(
-        folder,
-        command=submit_command(hook, str(shipping.application_path())),
-        environment={**os.environ, **submit_environment(hook)},
-        redact=masked_texts(),
-        grace=_KEEPERS_PATIENCE * spec.stop_grace,
-        stop=StopOrder(
-            uri=spec.sink.uri,
-            storage_options=dict(spec.sink.storage_options),
-            query_id=query_id,
-            launch_id=spec.launch_id,
-        ),
+    stop = StopOrder(
+        uri=spec.sink.uri,
+        storage_options=dict(spec.sink.storage_options),
+        query_id=query_id,
+        launch_id=spec.launch_id,
     )
+    try:
+        return launch(
+            folder,
+            command=command,
+            environment=environment,
+            redact=masked_texts(),
+            grace=_KEEPERS_PATIENCE * spec.stop_grace,
+            stop=stop,
+        )
+    except FileNotFoundError as error:
+        raise no_spark_submit(error, submission) from error
 
 
 def _hand_over(spec: JobSpec, submission: Submission) -> ClusterDriver:
@@ -97,12 +104,13 @@ def _hand_over(spec: JobSpec, submission: Submission) -> ClusterDriver:
         folder = RunFolder(Path(name), spec.sink.query_id, spec.launch_id)
         folder.make()
         hook = submission.hook(folder.spec_file, shipping.build_zip(folder.path))
+        inherit_no_more(hook, submission.connection)
         folder.write_spec(spec.dumps())
         try:
             # The task's own stdin is its line to Airflow: no child may hold it.
             hook.submit(str(shipping.application_path()), stdin=subprocess.DEVNULL)
         except FileNotFoundError as error:
-            raise no_spark_submit(error) from error
+            raise no_spark_submit(error, submission) from error
         except (AirflowException, RuntimeError) as error:
             raise TransientError(
                 f"spark-submit did not hand over the driver of query {spec.sink.query_id!r}: "
@@ -124,11 +132,13 @@ def _hand_over(spec: JobSpec, submission: Submission) -> ClusterDriver:
     return ClusterDriver(manager, name, namespace, submission.conn_id)
 
 
-def no_spark_submit(error: FileNotFoundError) -> SpecError:
+def no_spark_submit(error: FileNotFoundError, submission: Submission) -> SpecError:
     """Return what it means that spark-submit could not be started."""
     return SpecError(
-        f"{error.filename!r} is not on the PATH of this worker: install Spark's client, "
-        "for example with `pip install 'airflow-provider-lance[pyspark]'`"
+        f"{error.filename!r}, the spark-binary of Spark connection {submission.conn_id!r}, is not "
+        "on the PATH of this worker. Install Spark's client, for example with "
+        "`pip install 'airflow-provider-lance[pyspark]'`, which brings spark-submit; or name "
+        'another command in the connection\'s extra, as {"spark-binary": "spark3-submit"}'
     )
 
 

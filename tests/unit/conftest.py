@@ -115,7 +115,7 @@ FAKE = '''#!{python}
 """Plays spark-submit: takes notes, then leaves behind what the test ordered."""
 import json, os, signal, sys, time
 
-order = json.load(open(os.environ["FAKE_ORDER"]))
+order = json.load(open(os.environ["SPARK_FAKE_ORDER"]))
 argv = sys.argv[1:]
 option = lambda name: argv[argv.index(name) + 1]
 sys.path.insert(0, option("--py-files").split(",")[0])
@@ -137,6 +137,7 @@ secrets = (job if maintains else job.sink).storage_options.values()
 seen = " ".join(argv) + json.dumps(dict(os.environ))
 notes = {{
     "argv": argv,
+    "environment": dict(os.environ),
     "pyspark_python": os.environ.get("PYSPARK_PYTHON"),
     "mode": oct(os.stat(path).st_mode & 0o777),
     "folder_mode": oct(os.stat(os.path.dirname(path)).st_mode & 0o777),
@@ -148,9 +149,9 @@ notes = {{
 }}
 if order.get("child"):
     notes["child"] = os.fork() or os.execlp("sleep", "sleep", "600")
-hidden = os.environ["FAKE_NOTES"] + ".new"
+hidden = os.environ["SPARK_FAKE_NOTES"] + ".new"
 json.dump(notes, open(hidden, "w"))
-os.rename(hidden, os.environ["FAKE_NOTES"])
+os.rename(hidden, os.environ["SPARK_FAKE_NOTES"])
 for line in order.get("say", []):
     print(line, flush=True)
 if maintains:
@@ -181,7 +182,7 @@ if order.get("summary") is not None and not maintains:
     report.write_summary(reports, report.Summary.from_json(made))
 if order.get("signal"):
     os.kill(os.getpid(), order["signal"])
-while order.get("hang") and not os.path.exists(os.environ["FAKE_ORDER"] + ".go"):
+while order.get("hang") and not os.path.exists(os.environ["SPARK_FAKE_ORDER"] + ".go"):
     time.sleep(0.02)
 sys.exit(order.get("exit", 0))
 '''
@@ -197,8 +198,8 @@ class SparkSubmit:
         binary.write_text(FAKE.format(python=sys.executable))
         binary.chmod(0o755)
         monkeypatch.setenv("PATH", f"{binary.parent}{os.pathsep}{os.environ['PATH']}")
-        monkeypatch.setenv("FAKE_ORDER", str(self._order))
-        monkeypatch.setenv("FAKE_NOTES", str(self._notes))
+        monkeypatch.setenv("SPARK_FAKE_ORDER", str(self._order))
+        monkeypatch.setenv("SPARK_FAKE_NOTES", str(self._notes))
         monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
         self.orders(summary={})
 

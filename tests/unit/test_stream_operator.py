@@ -317,8 +317,14 @@ def test_no_spark_submit_on_path(
     tmp_path: Any, spark_submit: SparkSubmit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    with pytest.raises(AirflowFailException, match=r"'spark-submit' is not on the PATH"):
-        run(operator(tmp_path))
+    with pytest.raises(AirflowFailException) as caught:
+        run(operator(tmp_path, spark_submit={"spark_binary": "spark3-submit"}))
+    assert str(caught.value) == (
+        "SpecError: 'spark3-submit', the spark-binary of Spark connection 'spark_default', is not "
+        "on the PATH of this worker. Install Spark's client, for example with `pip install "
+        "'airflow-provider-lance[pyspark]'`, which brings spark-submit; or name another command in "
+        'the connection\'s extra, as {"spark-binary": "spark3-submit"}'
+    )
 
 
 def test_progress_and_links_while_it_runs(
