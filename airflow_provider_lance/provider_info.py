@@ -34,7 +34,13 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("sensors.epoch")],
         "hooks": [_modules("hooks.lance")],
         "triggers": [
-            _modules("triggers.epoch", "triggers.event", "triggers.stop", "triggers.stream")
+            _modules(
+                "triggers.epoch",
+                "triggers.event",
+                "triggers.stop",
+                "triggers.stream",
+                "triggers.turn",
+            )
         ],
         "asset-uris": [
             {
