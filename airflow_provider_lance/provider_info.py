@@ -55,6 +55,7 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "airflow_provider_lance.links.dataset.LanceDatasetLink",
             "airflow_provider_lance.links.spark_ui.SparkUILink",
+            "airflow_provider_lance.links.stream.LanceStreamLink",
         ],
     }
 

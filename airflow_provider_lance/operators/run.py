@@ -14,6 +14,7 @@ from airflow_provider_lance.hooks.drivers import Launch, same_task
 from airflow_provider_lance.launch.process import LocalDriver
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
 from airflow_provider_lance.links.spark_ui import SparkUILink, spark_ui_url
+from airflow_provider_lance.links.stream import LanceStreamLink, stream_url
 from airflow_provider_lance.operators.events import emit_events
 from airflow_provider_lance.operators.finding import (
     find_launch,
@@ -76,7 +77,7 @@ class StreamRun:
         order = self._order(planned)  # refuses bad durations before anything is started
         if waited:
             order = replace(order, deadline=waited.deadline)
-        self._show_dataset(spec)
+        self._show(spec.sink.uri)
         launch = self._find(planned)
         if spec.trigger == AVAILABLE_NOW:
             turn = waited or turn_of(order, self._context)
@@ -91,8 +92,9 @@ class StreamRun:
         """Do what the triggerer found to be done: end, or launch a driver."""
         if "turn" in event:
             return self.begin(Turn.from_json(event["turn"]))
-        verdict = Verdict.from_json(event["verdict"])
-        return self._follow(WatchOrder.from_json(event["order"]), verdict)
+        verdict, order = Verdict.from_json(event["verdict"]), WatchOrder.from_json(event["order"])
+        self._show(order.launch.uri)
+        return self._follow(order, verdict)
 
     def kill(self) -> None:
         """Ask the driver to stop, within the five seconds that Airflow gives; see to no more.
@@ -306,9 +308,12 @@ class StreamRun:
 
     # --- Links ---------------------------------------------------------------------------------
 
-    def _show_dataset(self, spec: JobSpec) -> None:
-        self._operator.dataset_url = dataset_url(spec.sink.uri, self._hook.store.endpoint)
-        self._context["ti"].xcom_push(LanceDatasetLink.xcom_key, self._operator.dataset_url)
+    def _show(self, uri: str) -> None:
+        task, ti = self._operator, self._context["ti"]
+        task.stream_url = stream_url(uri, task.query_id, task.lance_conn_id)
+        task.dataset_url = dataset_url(uri, self._hook.store.endpoint)
+        ti.xcom_push(LanceStreamLink.xcom_key, task.stream_url)
+        ti.xcom_push(LanceDatasetLink.xcom_key, task.dataset_url)
 
     def _show_ui(self, watch: Watch) -> None:
         address = spark_ui_url(watch.supervisor.pulse.ui_address if watch.supervisor.pulse else "")
