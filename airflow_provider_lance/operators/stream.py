@@ -17,6 +17,7 @@ from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.links.dataset import LanceDatasetLink
 from airflow_provider_lance.links.spark_ui import SparkUILink
+from airflow_provider_lance.links.stream import LanceStreamLink
 from airflow_provider_lance.operators.launching import default_driver_folder
 from airflow_provider_lance.operators.run import StreamRun
 from airflow_provider_lance.operators.specification import job_spec, mapping, seconds
@@ -110,7 +111,7 @@ class LanceStreamOperator(BaseOperator):
         "conf": "json",
         "spark_submit": "json",
     }
-    operator_extra_links = (SparkUILink(), LanceDatasetLink())
+    operator_extra_links = (LanceStreamLink(), SparkUILink(), LanceDatasetLink())
     ui_color = "#f6d7c3"
 
     def __init__(
@@ -177,6 +178,7 @@ class LanceStreamOperator(BaseOperator):
         self.max_restart_delay = max_restart_delay
         self.healthy_after = healthy_after
         self.driver_folder = driver_folder
+        self.stream_url = ""
         self.spark_ui_url = ""
         self.dataset_url = ""
         self._run: StreamRun | None = None

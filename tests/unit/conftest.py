@@ -22,6 +22,7 @@ from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
+from tests.support.turns import OtherRuns
 
 SECRET = "s3cr3t-of-the-store"
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
@@ -229,6 +230,7 @@ def spark_on(
 
     def make(host: str, **environment: str) -> SparkSubmit:
         add_connection("spark_default", conn_type="spark", host=host)
+        OtherRuns(monkeypatch)  # none
         made = SparkSubmit(tmp_path, monkeypatch)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)

@@ -11,6 +11,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -354,15 +355,18 @@ def test_progress_and_links_while_it_runs(
     assert logged.count(line) == 1
     assert "Epoch 1 committed. version=4 rows=7" in logged
     assert ti.xcoms["lance_spark_ui"] == "http://host:4040"
-    assert ti.xcoms["lance_dataset"] == f"file://{tmp_path}/flights.lance"
+    page = f"lance/stream?{urlencode({'uri': task.uri, 'query': 'flights', 'conn_id': ''})}"
+    assert ti.xcoms["lance_stream_page"] == page
+    assert ti.xcoms["lance_dataset"] == "", "a browser opens no folder of this host"
     ends = {
         link.name: link.get_link(task, ti_key=None)  # type: ignore[arg-type]
         for link in task.operator_extra_links
     }
-    assert ends == {
-        "Spark UI": "",  # the driver is gone
-        "Lance dataset": f"file://{tmp_path}/flights.lance",
-    }
+    assert list(ends.items()) == [
+        ("Lance stream", page),
+        ("Spark UI", ""),  # the driver is gone
+        ("Lance dataset", ""),
+    ]
 
 
 def test_the_last_heartbeat_is_shown_however_long_the_interval(
