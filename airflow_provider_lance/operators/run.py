@@ -22,6 +22,7 @@ from airflow_provider_lance.operators.finding import (
     request_to,
 )
 from airflow_provider_lance.operators.launching import plan_launch, start_driver
+from airflow_provider_lance.operators.master import require_master
 from airflow_provider_lance.operators.memory import TaskMemory, task_key
 from airflow_provider_lance.operators.outcome import outcome
 from airflow_provider_lance.operators.specification import fingerprint
@@ -69,7 +70,10 @@ class StreamRun:
             raise
         order = self._order(planned)  # refuses bad durations before anything is started
         self._show_dataset(spec)
-        launch = self._find(planned) or self._start(planned, spec, submission)
+        launch = self._find(planned)
+        if launch is None:
+            require_master(submission.connection)
+            launch = self._start(planned, spec, submission)
         return self._follow(replace(order, launch=launch))
 
     def resume(self, event: dict[str, Any]) -> dict[str, Any]:
