@@ -41,7 +41,8 @@ class LogTail:
     def read(self) -> list[str]:
         """Return the new lines, at most the number asked for.
 
-        Before them comes one more that counts those passed over, if there are any. A line counts
+        Before them comes one more that counts those passed over, if there are any; with ``keep``
+        these are the oldest lines, and the count comes after them. A line counts
         once its end is there; of a long one come its first 2,000 characters. A log that is not
         there has no lines.
         """
@@ -62,8 +63,10 @@ class LogTail:
                         self._half = (self._half + half)[:_LONGEST]
                 self._inode, self._offset = os.fstat(file.fileno()).st_ino, file.tell()
         passed = count - len(newest)
-        header = [f"({passed} more line{'s' * (passed > 1)} before these)"] if passed else []
-        return [*header, *(line if isinstance(line, str) else _decoded(line) for line in newest)]
+        where = "after" if self._keep else "before"
+        note = [f"({passed} more line{'s' * (passed > 1)} {where} these)"] if passed else []
+        lines = [line if isinstance(line, str) else _decoded(line) for line in newest]
+        return [*lines, *note] if self._keep else [*note, *lines]
 
     def _take(self, ended: list[bytes], newest: deque[str | bytes]) -> int:
         """Add lines to the newest; return how many there are to be shown."""
@@ -71,7 +74,8 @@ class LogTail:
             newest.extend(line[:_LONGEST] for line in ended[-self._lines :])
             return len(ended)
         shown = [said for line in ended if (said := self._keep(_decoded(line[:_LONGEST])))]
-        newest.extend(shown)
+        # What comes first of a chosen few says more than what comes last.
+        newest.extend(shown[: self._lines - len(newest)])
         return len(shown)
 
     @property

@@ -47,6 +47,9 @@ _STATES = {
 }
 """The first two characters of Spark's SQLSTATE: the class of the condition."""
 
+_BAD_ARGUMENTS = ("22022", "22023")
+"""An invalid value of a setting or of a function's parameter."""
+
 _MISSING_CLASSES = (
     "java.lang.ClassNotFoundException",
     "java.lang.NoClassDefFoundError",
@@ -148,6 +151,8 @@ def _by_condition(found: _JavaError) -> TerminalError | None:
         return SourceDataLossError(f"{found.message}. {_LOST_ADVICE}")
     if found.condition.endswith(("DATA_SOURCE_NOT_FOUND", "DATA_SOURCE_NOT_ENABLED")):
         return SpecError(f"{found.message}. Correct the source's format. {_JAR_ADVICE}")
+    if found.state in _BAD_ARGUMENTS:
+        return SpecError(found.message)
     known = _STATES.get(found.state[:2])
     return known(found.message) if known else None
 

@@ -20,7 +20,8 @@ _ERROR = re.compile(
     r'Exception in thread "[^"]*" (?P<thrown>.+)'
     r"|(?P<raised>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)\b(?:: .*)?)"
     r"|\S+ [\d:.,]+ (?:ERROR|FATAL|CRITICAL) (?P<logged>.+)"
-    r"|(?P<shell>Error: .+|Error occurred during .+|JAVA_HOME is not set.*|.+: command not found"
+    r"|(?P<shell>Error: (?!A fatal exc|Could not create the Java).+|Invalid \w+ heap size.*"
+    r"|Error occurred during .+|JAVA_HOME is not set.*|.+: command not found"
     r"|.+: No such file or directory|Could not find valid SPARK_HOME.*"
     r"|Unrecognized (?:VM )?option.+)"
 )
@@ -28,7 +29,8 @@ _OURS = re.compile(r"(?:airflow_provider_lance\.exceptions\.)?([A-Z]\w*Error): (
 _CERTAIN = re.compile(
     r"Master must |Could not parse Master URL|A master URL must be set|HADOOP_CONF_DIR or YARN_CONF"
     r"|^(?:ModuleNotFoundError|ImportError|SyntaxError)\b|JAVA_HOME is not set|command not found"
-    r"|: No such file or directory$|SPARK_HOME|Unrecognized (?:VM )?option|UnsupportedClassVersion"
+    r"|: No such file or directory$|Invalid \w+ heap size|SPARK_HOME"
+    r"|Unrecognized (?:VM )?option|UnsupportedClassVersion"
     r"|Error: (?:Missing|Invalid|Could not find or load|Unrecognized|Failed to load class)"
 )
 """What spark-submit, Java and Python say of a mistake that the next start would meet again."""
@@ -68,8 +70,9 @@ def last_error(text: str) -> LastError | None:
     """Return the last error that a log holds, without stack traces; ``None`` if it holds none."""
     for line in reversed(text.splitlines()):
         if said := _error(line):
-            if ours := _OURS.fullmatch(said):
-                return LastError(ours[1] if is_certain(ours[1]) else "", said[:_LONGEST])
+            ours = _OURS.fullmatch(said)
+            if ours and is_certain(ours[1]):
+                return LastError(ours[1], ours[2][:_LONGEST])
             certain = SpecError.__name__ if _CERTAIN.search(said) else ""
             return LastError(certain, said[:_LONGEST])
     return None

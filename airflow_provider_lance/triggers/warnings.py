@@ -14,8 +14,8 @@ _HEADING = re.compile(
 _BARE = re.compile(r"Traceback \(most recent call last\):|Exception in thread |[\w.]+Warning: ")
 _SHOWN = ("WARN", "WARNING", "ERROR", "FATAL", "CRITICAL")
 _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
-_FOLLOWING = 40
-"""How many lines may follow a warning's first, such as a stack trace's."""
+_FOLLOWING, _FRAMES = 60, 5
+"""How many lines may follow a warning's first, and how many of them may be frames of the JVM."""
 _OFTEN = 3
 _KINDS = 500
 
@@ -28,23 +28,29 @@ class Warnings:
     """
 
     def __init__(self) -> None:
-        self._following = 0
+        self._following = self._frames = 0
         self._times: dict[str, int] = {}
 
     def __call__(self, line: str) -> str | None:
         level, said = _read(line)
         if not level:
-            self._following -= 1
-            return line if self._following >= 0 else None
+            return line if self._goes_on(line) else None
         self._following = 0
         if level not in _SHOWN:
             return None
         times = self._count(said)
         if times <= _OFTEN:
-            self._following = _FOLLOWING
+            self._following, self._frames = _FOLLOWING, _FRAMES
             return line
         # Powers of ten: a warning a second makes five more lines a day.
         return f"{line} ({times} times by now)" if str(times).strip("0") == "1" else None
+
+    def _goes_on(self, line: str) -> bool:
+        self._following -= 1
+        if line.startswith("\t"):
+            self._frames -= 1
+            return self._following >= 0 and self._frames >= 0
+        return self._following >= 0
 
     def _count(self, said: str) -> int:
         kind = _VARYING.sub("#", said)[:300]
@@ -58,7 +64,7 @@ def _read(line: str) -> tuple[str, str]:
     """Return a log line's level and text; an empty level where a line goes on with another."""
     if heading := _HEADING.match(line):
         return heading["level"], heading["said"]
-    if line.startswith('{"ts"'):
+    if line.startswith("{"):
         try:
             document = json.loads(line)
             return str(document["level"]), str(document.get("msg"))

@@ -33,6 +33,8 @@ __all__ = ["Watch", "WatchOrder"]
 _ALTERNATING = (StreamState.RUNNING, StreamState.IDLE)
 _LASTING_SECONDS = 60.0
 """How long a stream must be idle, or busy again, for that to be worth a line."""
+_LINES = 100
+"""How many lines of a driver's log are shown at one look."""
 _LAST_LINES = 20
 """How much of a dead driver's log is shown."""
 
@@ -266,4 +268,4 @@ def _tail(launch: Launch, *, from_end: bool) -> LogTail | None:
     if not isinstance(driver, LocalDriver) or not driver.driver.here:
         return None
     log = RunFolder.at(driver.folder).driver_log
-    return LogTail(log, from_end=from_end, keep=Warnings())
+    return LogTail(log, _LINES, from_end=from_end, keep=Warnings())
