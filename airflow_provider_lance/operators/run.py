@@ -22,6 +22,7 @@ from airflow_provider_lance.operators.finding import (
     request_to,
 )
 from airflow_provider_lance.operators.launching import plan_launch, start_driver
+from airflow_provider_lance.operators.master import require_master
 from airflow_provider_lance.operators.memory import TaskMemory, task_key
 from airflow_provider_lance.operators.outcome import outcome
 from airflow_provider_lance.operators.specification import fingerprint
@@ -78,6 +79,8 @@ class StreamRun:
             order = replace(order, deadline=waited.deadline)
         self._show(spec.sink.uri)
         launch = self._find(planned)
+        if launch is None:
+            require_master(submission.connection)
         if spec.trigger == AVAILABLE_NOW:
             turn = waited or turn_of(order, self._context)
             if launch:

@@ -14,6 +14,7 @@ from airflow.sdk import BaseHook, Connection
 
 from airflow_provider_lance.compat import AirflowNotFoundException, check_tracking
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.operators.master import master_of, refuse_master
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -52,14 +53,6 @@ def spark_connection(conn_id: str) -> Connection:
         ) from None
 
 
-def master_of(connection: Connection) -> str:
-    """Return the master URL that the Spark provider's hook makes of a connection."""
-    host = connection.host or ""
-    whole = connection.conn_type == "spark" and host and ("://" in host or not connection.port)
-    master = host if whole else f"{connection.conn_type}://{host}"
-    return f"{master}:{connection.port}" if connection.port else master
-
-
 @dataclass(frozen=True)
 class Submission:
     """All that one launch hands to spark-submit but the specification; checked when it is made.
@@ -88,6 +81,7 @@ class Submission:
                 f"({master_of(self.connection)}) runs no Python driver in cluster mode; use client "
                 "mode"
             )
+        refuse_master(self.connection)
         self.hook(Path("spec.json"), Path("code.zip"))  # it has refusals of its own
 
     @property

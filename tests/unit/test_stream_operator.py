@@ -24,8 +24,9 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     TransientError,
 )
+from airflow_provider_lance.operators.master import master_of
 from airflow_provider_lance.operators.stream import LanceStreamOperator
-from airflow_provider_lance.operators.submission import master_of, spark_connection
+from airflow_provider_lance.operators.submission import spark_connection
 from tests.support.processes import wait_for
 
 from .conftest import SECRET, AddConnection, Shown, SparkOn, SparkSubmit, TaskInstance
