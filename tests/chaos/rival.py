@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from lance.fragment import write_fragments
 
 from airflow_provider_lance.streaming.answers import OnHistoryGap
-from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint, read_offsets
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.streaming.epoch import (
+    NO_EPOCH,
+    Driver,
+    EndOffsets,
+    Epoch,
+    OutputMode,
+    utc_now,
+)
 from airflow_provider_lance.streaming.files import open_files
 from airflow_provider_lance.streaming.policy import Policy
 from tests.chaos.input import newest
@@ -49,7 +57,8 @@ def take_over(scene: Scene) -> bool:
     committer.claim(epoch_id)
     if epoch_id == NO_EPOCH or committer.decide(epoch_id) is not Decision.FULL_COMMIT:
         return False
-    committer.commit(_epoch(scene, epoch_id, committer.port))
+    ends = EndOffsets.of(read_offsets(files, epoch_id) or ())
+    committer.commit(replace(_epoch(scene, epoch_id, committer.port), ends=ends))
     return True
 
 
