@@ -72,10 +72,11 @@ _MKDIR = re.compile(r"(?:mkdir of|Mkdirs failed to create) (?:file:)?(/.*?)(?: f
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EBUSY)
 _MASTER = re.compile(r"(Could not parse|Invalid) [Mm]aster URL|A master URL must be set")
 
+_LOST = "Some data may have been lost because they are not available"
 _LOST_ADVICE = (
-    "Records between the query's offsets and the oldest that are left are gone, for example after "
-    "the topic's retention. To go on without them, set failOnDataLoss='false' in the source's "
-    "options; to read all that is left, use a new checkpoint with newGeneration"
+    "Records between the query's offsets and the oldest that are left are gone, for example by the "
+    "topic's retention. To go on without them, set failOnDataLoss='false' in the source's options "
+    "for one run"
 )
 _JAR_ADVICE = "Add the connector's jars with packages, in the version of your Spark"
 _DENIED_ADVICE = "Let the driver's user read and write there, or name another place"
@@ -147,7 +148,8 @@ def _not_made(folder: str) -> AccessDeniedError | None:
 
 
 def _by_condition(found: _JavaError) -> TerminalError | None:
-    if found.condition.startswith("KAFKA_DATA_LOSS") or "OffsetOutOfRange" in found.name:
+    lost = found.condition.startswith("KAFKA_DATA_LOSS") or "OffsetOutOfRange" in found.name
+    if lost or _LOST in found.message:  # connectors before 4.0 have no condition
         return SourceDataLossError(f"{found.message}. {_LOST_ADVICE}")
     if found.condition.endswith(("DATA_SOURCE_NOT_FOUND", "DATA_SOURCE_NOT_ENABLED")):
         return SpecError(f"{found.message}. Correct the source's format. {_JAR_ADVICE}")

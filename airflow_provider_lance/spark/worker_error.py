@@ -18,6 +18,7 @@ __all__ = ["may_pass", "named_by_worker", "users_failure"]
 
 _RAISED = re.compile(rf"^{re.escape(exceptions.__name__)}\.(\w+): (.*)$", re.MULTILINE)
 """The last line of a Python trace: where the class is, its name, what it says."""
+_LONGEST = 20_000
 _BEGIN = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(.*)", line \d+')
 _NOT_THE_USERS = re.compile(
@@ -68,7 +69,15 @@ def users_failure(text: str, what: str = "a Python function of the stream") -> T
             f"{raised}, in the Python of the driver or its executors: install it there, or name "
             "another Python with PYSPARK_PYTHON or spark.pyspark.python"
         )
-    return UserFunctionError("\n".join([f"{what} raised {raised}", _BEGIN, *lines]))
+    return UserFunctionError(_bounded("\n".join([f"{what} raised {raised}", _BEGIN, *lines])))
+
+
+def _bounded(text: str) -> str:
+    """Keep a message that holds a whole batch out of summaries and logs."""
+    if len(text) <= _LONGEST:
+        return text
+    half = _LONGEST // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"
 
 
 def _users_lines(trace: list[str]) -> tuple[list[str], int]:

@@ -14,8 +14,11 @@ _HEADING = re.compile(
 _BARE = re.compile(r"Traceback \(most recent call last\):|Exception in thread |[\w.]+Warning: ")
 _SHOWN = ("WARN", "WARNING", "ERROR", "FATAL", "CRITICAL")
 _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
-_FOLLOWING, _FRAMES = 60, 5
-"""How many lines may follow a warning's first, and how many of them may be frames of the JVM."""
+_PYTHONS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} |Traceback ")
+_FOLLOWING = 60
+"""How many lines may follow a warning of Python: a user's trace is told in full."""
+_SPARKS_FOLLOWING = 6
+"""How many lines may follow one of Spark, whose trace is Spark's own."""
 _OFTEN = 3
 _KINDS = 500
 
@@ -28,29 +31,23 @@ class Warnings:
     """
 
     def __init__(self) -> None:
-        self._following = self._frames = 0
+        self._following = 0
         self._times: dict[str, int] = {}
 
     def __call__(self, line: str) -> str | None:
         level, said = _read(line)
         if not level:
-            return line if self._goes_on(line) else None
+            self._following -= 1
+            return line if self._following >= 0 else None
         self._following = 0
         if level not in _SHOWN:
             return None
         times = self._count(said)
         if times <= _OFTEN:
-            self._following, self._frames = _FOLLOWING, _FRAMES
+            self._following = _FOLLOWING if _PYTHONS.match(line) else _SPARKS_FOLLOWING
             return line
         # Powers of ten: a warning a second makes five more lines a day.
         return f"{line} ({times} times by now)" if str(times).strip("0") == "1" else None
-
-    def _goes_on(self, line: str) -> bool:
-        self._following -= 1
-        if line.startswith("\t"):
-            self._frames -= 1
-            return self._following >= 0 and self._frames >= 0
-        return self._following >= 0
 
     def _count(self, said: str) -> int:
         kind = _VARYING.sub("#", said)[:300]

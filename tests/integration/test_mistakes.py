@@ -6,9 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.exceptions import TerminalError, error_class
+from airflow_provider_lance.exceptions import (
+    AccessDeniedError,
+    SourceDataLossError,
+    SpecError,
+    TerminalError,
+    error_class,
+)
+from airflow_provider_lance.spark.failures import named_failure
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.streaming.report import EndReason, Summary
 from airflow_provider_lance.streaming.spec import JobSpec
@@ -136,3 +145,53 @@ def test_a_host_that_is_not_there_may_come_back(spark: SparkSession, tmp_path: P
     summary = failed(spark, job(tmp_path, source=RATE, sink=location))
     assert not issubclass(error_class(summary.error or ""), TerminalError)
     assert "nowhere.invalid" in (summary.message or "")
+
+
+LOST = (
+    "Cannot fetch records in [0, 10) (TopicPartition: orders-0). Some data may have been lost "
+    "because they are not available in Kafka any more; either the data was aged out by Kafka"
+)
+THROWN: dict[str, tuple[list[tuple[str, str]], type[Exception] | None]] = {
+    "lost records": (
+        [("java.lang.RuntimeException", "Job aborted"), ("java.lang.IllegalStateException", LOST)],
+        SourceDataLossError,
+    ),
+    "denied": (
+        [("java.lang.RuntimeException", "x"), ("java.io.IOException", "Permission denied: /data")],
+        AccessDeniedError,
+    ),
+    "expired": ([("java.nio.file.AccessDeniedException", "403: token expired")], None),
+    "jar": ([("java.lang.NoClassDefFoundError", "org/apache/kafka/Consumer")], SpecError),
+    "argument": ([("java.lang.IllegalArgumentException", "bad option")], SpecError),
+    "away": (
+        [
+            ("java.lang.IllegalArgumentException", "java.net.UnknownHostException: namenode"),
+            ("java.net.UnknownHostException", "namenode"),
+        ],
+        None,
+    ),
+    "unknown": ([("java.lang.IllegalStateException", "odd")], None),
+}
+
+
+@pytest.mark.parametrize("case", THROWN)
+def test_what_the_jvm_throws_is_told_by_its_causes(spark: SparkSession, case: str) -> None:
+    chain, expected = THROWN[case]
+    jvm: Any = spark.sparkContext._jvm
+    thrown: Any = None
+    for name, message in reversed(chain):
+        kind = jvm
+        for part in name.split("."):
+            kind = getattr(kind, part)
+        made = kind(message)
+        if thrown is not None:
+            made.initCause(thrown)
+        thrown = made
+    future = jvm.java.util.concurrent.CompletableFuture()
+    future.completeExceptionally(thrown)
+    with pytest.raises((Py4JJavaError, PySparkException)) as caught:
+        future.get()
+    named = named_failure(caught.value)
+    assert type(named) is (expected or type(None))
+    if named:
+        assert chain[-1][1] in str(named)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_provider_lance.streaming.last_words import last_error, summary_in
 from airflow_provider_lance.streaming.report import EndReason
+from airflow_provider_lance.triggers.warnings import Warnings
 from tests.support.supervised import summary
 
 INFO = "26/11/22 10:00:00 INFO SparkContext: Running"
@@ -65,3 +68,26 @@ def test_the_summary_of_this_launch_is_read() -> None:
     text = "\n".join([INFO, *lines, "{launch", '{"launchId": "launch"}', HOOK])
     assert summary_in(text, "launch") == ours
     assert summary_in(text, "a third") is None
+
+
+LINES = st.one_of(
+    st.text(max_size=80),
+    st.sampled_from([*CERTAIN, *PASSING, INFO, '{"launchId": "launch"', "Traceback "]),
+    st.builds(
+        lambda level, said: json.dumps({"level": level, "msg": said, "launchId": "launch"}),
+        st.one_of(st.none(), st.integers(), st.just("ERROR")),
+        st.one_of(st.none(), st.lists(st.text()), st.text()),
+    ),
+)
+
+
+@given(st.lists(LINES))
+def test_any_log_can_be_read(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    found = last_error(text)
+    assert found is None or found.error in ("", "SpecError")
+    assert summary_in(text, "launch") is None
+    keep = Warnings()
+    for line in lines:
+        said = keep(line)
+        assert said is None or said.startswith(line)

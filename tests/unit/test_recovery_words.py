@@ -119,6 +119,18 @@ def test_a_transient_failure_is_told_from_a_terminal_one() -> None:
     assert terminal.summary.endswith("SchemaMismatchError: column x")
 
 
+def test_a_users_exception_is_told_in_full() -> None:
+    said = (
+        'f raised ValueError: no price\nTraceback (most recent call last):\n  File "a.py", line 1'
+    )
+    failed = replace(FAILED, error="UserFunctionError", message=said)
+    ended = driver(summary=failed, alive=False)
+    found = only(Code.QUERY_FAILED, state=state(**RELEASED), drivers=(ended,))
+    assert found.summary.endswith("UserFunctionError: f raised ValueError: no price")
+    assert found.cause.endswith('\nTraceback (most recent call last):\n  File "a.py", line 1')
+    assert found.evidence["message"] == said
+
+
 def test_what_is_tolerated_can_be_said() -> None:
     evidence = seen(checkpoint=checkpoint(6, planned_at=at(50)))
     assert judge(evidence, Tolerance(stall=40))[0].code is Code.STALLED

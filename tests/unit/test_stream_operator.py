@@ -295,6 +295,38 @@ def test_a_killed_driver_is_retried(
     assert "the last words" not in str(failed.value)
 
 
+MASTER = 'Exception in thread "main" org.apache.spark.SparkException: Master must be yarn'
+AWAY = "26/11/22 10:00:00 ERROR SparkContext: All masters are unresponsive! Giving up."
+
+
+def test_a_certain_error_in_the_drivers_log_is_not_retried(
+    tmp_path: Any, spark_submit: SparkSubmit
+) -> None:
+    spark_submit.orders(summary=None, say=[MASTER, "\tat org.apache.spark"], exit=1)
+    with pytest.raises(AirflowFailException) as failed:
+        run(operator(tmp_path, max_restarts=3))
+    said = "SpecError: query 'flights': org.apache.spark.SparkException: Master must be yarn"
+    assert str(failed.value).startswith(said)
+    assert len(list((tmp_path / "drivers/flights").iterdir())) == 1
+
+
+def test_any_other_error_in_the_drivers_log_is_the_tasks(
+    tmp_path: Any, spark_submit: SparkSubmit
+) -> None:
+    spark_submit.orders(summary=None, say=[AWAY], exit=1)
+    with pytest.raises(TransientError, match="All masters are unresponsive") as failed:
+        run(operator(tmp_path))
+    assert "left no summary" not in str(failed.value)
+
+
+def test_a_signal_is_not_explained_by_an_earlier_error(
+    tmp_path: Any, spark_submit: SparkSubmit
+) -> None:
+    spark_submit.orders(summary=None, say=[MASTER], signal=signal.SIGKILL)
+    with pytest.raises(TransientError, match=r"signal 9\) and left no summary"):
+        run(operator(tmp_path))
+
+
 def test_the_summary_counts_more_than_the_exit_status(
     tmp_path: Any, spark_submit: SparkSubmit
 ) -> None:
