@@ -61,10 +61,13 @@ def test_dag(dag_id: str) -> str:
     """Run a DAG to its end in this process; return whether its trigger ran."""
     from airflow.utils.db import initdb
 
+    bundle: dict[str, Any] = {"bundle_name": "dags-folder", "bundle_path": DAGS}
     try:
         from airflow.dag_processing.dagbag import DagBag
     except ImportError:  # Airflow 3.1
         from airflow.models.dagbag import DagBag
+
+        bundle = {}
     from airflow_provider_lance.triggers.stream import LanceStreamTrigger
 
     triggered, run = [], LanceStreamTrigger.run
@@ -75,7 +78,7 @@ def test_dag(dag_id: str) -> str:
 
     LanceStreamTrigger.run = seen  # type: ignore[method-assign]
     initdb()
-    bag = DagBag(DAGS, bundle_name="dags-folder", bundle_path=DAGS, include_examples=False)
+    bag = DagBag(DAGS, include_examples=False, **bundle)
     assert not bag.import_errors, bag.import_errors
     ended = bag.dags[dag_id].test(logical_date=RUN)
     assert str(ended.state) == "success", ended.state

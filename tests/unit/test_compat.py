@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import types
 
 from airflow_provider_lance import compat
@@ -77,3 +78,22 @@ def test_timestamps_are_utc_with_either_signature(
         )
     schema = types.StructType([types.StructField("at", types.TimestampType())])
     assert spark_compat.utc_arrow_schema(schema).field("at").type == pa.timestamp("us", tz="UTC")
+
+
+def test_end_offsets_are_asked_for_as_this_pyspark_knows_them() -> None:
+    class Progress:
+        def toOffsetSeq(self, *given: Any) -> tuple[Any, ...]:
+            return "older", *given
+
+        def toOffsets(self, *given: Any) -> tuple[Any, ...]:
+            return "newer", *given
+
+    class Older:
+        def sourceIdMap(self) -> None:
+            raise Py4JError("Method sourceIdMap([]) does not exist")
+
+    newer = SimpleNamespace(sourceIdMap=lambda: "names")
+    assert spark_compat.source_names(newer) == "names"
+    assert spark_compat.source_names(Older()) is None
+    assert spark_compat.offsets_of(Progress(), "s", "n", "m") == ("newer", "s", "n", "m")
+    assert spark_compat.offsets_of(Progress(), "s", None, "m") == ("older", "s", "m")
