@@ -35,6 +35,10 @@ test: setup check ## run the checks, then all tests
 system: setup ## run the system tests of supervision: a real Airflow, its processes killed
 	$(WITH_JAVA) $(BIN)/pytest -m system
 
+.PHONY: matrix
+matrix: setup ## install the wheel beside old and new versions, and stream; COMBINATIONS="oldest newest" chooses
+	@$(WITH_JAVA) $(BIN)/python -m tests.matrix $(COMBINATIONS)
+
 .PHONY: chaos
 chaos: setup ## run the crash laboratory: 300 rounds of kills and store faults
 	@$(WITH_JAVA) $(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),300) --seed $(or $(SEED),1)

@@ -23,6 +23,18 @@ def get_provider_info() -> dict[str, Any]:
             {
                 "integration-name": _INTEGRATION,
                 "external-doc-url": "https://lance.org/",
+                "how-to-guide": [
+                    f"/docs/{page}.md"
+                    for page in (
+                        "quickstart",
+                        "how-to/stream-operator",
+                        "how-to/supervise",
+                        "how-to/epoch-sensor",
+                        "how-to/assets",
+                        "how-to/optimize",
+                        "how-to/recovery-check",
+                    )
+                ],
                 "tags": ["software"],
             }
         ],

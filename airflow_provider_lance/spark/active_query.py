@@ -1,7 +1,7 @@
 """A running query, found inside Spark by its id: its output mode, checkpoint and end offsets.
 
 A `foreachBatch` call has no public way to them, so this asks Spark's internals, and reads no file.
-The names are those of PySpark 4.3; where another version has others, the answer is ``None``.
+The names are those of PySpark 4.0 to 4.3; where another has others, the answer is ``None``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.spark.compat import offsets_of, source_names
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.streaming.checkpoint import read_checkpoint
 from airflow_provider_lance.streaming.spec import SinkOptions
@@ -65,9 +66,9 @@ class ActiveQuery:
             if self._log is None:
                 self._log = self._execution.offsetLog()
                 self._sources = self._execution.sources()
-                self._names = self._execution.sourceIdMap()
+                self._names = source_names(self._execution)
                 self._metadata = context.offsetSeqMetadata()
-            ends = context.endOffsets().toOffsets(self._sources, self._names, self._metadata)
+            ends = offsets_of(context.endOffsets(), self._sources, self._names, self._metadata)
             buffer = self._buffer_class()
             self._log.serialize(ends, buffer)
             text = str(buffer.toString("UTF-8"))

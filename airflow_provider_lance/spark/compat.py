@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
-__all__ = ["GeographyType", "GeometryType", "TimeType", "utc_arrow_schema"]
+__all__ = [
+    "GeographyType",
+    "GeometryType",
+    "TimeType",
+    "offsets_of",
+    "source_names",
+    "utc_arrow_schema",
+]
 
 
 def _type(name: str) -> type[DataType]:
@@ -29,3 +38,24 @@ def utc_arrow_schema(schema: StructType) -> pa.Schema:
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")
     return to_arrow_schema(schema)  # PySpark 4.0 and 4.1: UTC is what it does
+
+
+def source_names(execution: Any) -> Any:
+    """Return a running query's sources by name, ``None`` in PySpark 4.0 and 4.1, which have none.
+
+    :param execution: Spark's ``MicroBatchExecution``.
+    """
+    try:
+        return execution.sourceIdMap()
+    except Py4JError:
+        return None
+
+
+def offsets_of(progress: Any, sources: Any, names: Any, metadata: Any) -> Any:
+    """Return Spark's ``StreamProgress`` as what it writes into its offset log.
+
+    :param names: what :func:`source_names` returned.
+    """
+    if names is None:
+        return progress.toOffsetSeq(sources, metadata)
+    return progress.toOffsets(sources, names, metadata)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import distribution, metadata, version
+from pathlib import Path
 
 
 def _hashes(name: str) -> dict[str, str]:
@@ -27,3 +28,8 @@ def test_a_stream_finds_the_pandas_that_pyspark_asks_for() -> None:
     require_minimum_pandas_version()
     asked = metadata("airflow-provider-lance").get_all("Requires-Dist") or []
     assert [each for each in asked if each.startswith("pandas") and "extra == 'pyspark'" in each]
+
+
+def test_the_readme_names_the_versions_that_are_installed() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert f"pins `pyspark` and `pyspark-client` to one version, {version('pyspark')}." in readme

@@ -5,12 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+from importlib.metadata import metadata
 from pathlib import Path
 from typing import Any
 
 import airflow
 import jsonschema
 import pytest
+import yaml
 from airflow.sdk import BaseHook, BaseOperator, BaseOperatorLink
 from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import BaseTrigger
@@ -23,6 +25,7 @@ from airflow_provider_lance.provider_info import get_provider_info
 
 INFO = get_provider_info()
 PACKAGE = Path(airflow_provider_lance.__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("schema", ["provider_info.schema.json", "provider.yaml.schema.json"])
@@ -58,6 +61,34 @@ def test_lists_every_module_that_has_one(key: str, base: type) -> None:
 def _own_subclasses(module: Any, base: type) -> list[type]:
     members = inspect.getmembers(module, inspect.isclass)
     return [c for _, c in members if issubclass(c, base) and c.__module__ == module.__name__]
+
+
+def test_the_how_to_guides_are_there() -> None:
+    [integration] = INFO["integrations"]
+    assert len(integration["how-to-guide"]) > 5
+    assert [each for each in integration["how-to-guide"] if not (ROOT / each[1:]).is_file()] == []
+
+
+def test_the_registry_lists_every_class_a_dag_names() -> None:
+    text = (ROOT / ".airflow-registry.yaml").read_text()
+    registry = yaml.safe_load(text)
+    listed = {
+        each["module"]
+        for key in ("operators", "sensors", "hooks", "triggers")
+        for each in registry[key]
+    }
+    named = set()
+    for key in ("operators", "sensors", "hooks", "triggers"):
+        for entry in INFO[key]:
+            for name in entry["python-modules"]:
+                module = importlib.import_module(name)
+                public = [each for each in module.__all__ if each.startswith("Lance")]
+                named |= {f"{name}.{each}" for each in public}
+    assert listed == named
+    assert registry["package-name"] == INFO["package-name"]
+    urls = dict(each.split(", ") for each in metadata(INFO["package-name"]).get_all("Project-URL"))
+    assert {"Documentation", "Source", "Changelog"} <= urls.keys()
+    assert (registry["docs-url"], registry["source-url"]) == (urls["Documentation"], urls["Source"])
 
 
 def test_lists_every_extra_link() -> None:

@@ -1,0 +1,195 @@
+"""What one combination of versions must do; run by an interpreter that holds it, installed.
+
+It needs nothing of this repository but the DAGs beside it: the package is the installed one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+DAGS = Path(__file__).parent / "dags"
+RUN = datetime(2026, 1, 1, tzinfo=UTC)
+"""The logical date of every run, so that a second process is a second try of the first's task."""
+PATIENCE_SECONDS = 900
+
+
+def import_all() -> str:
+    """Import every module of the installed package; return how many there are."""
+    import airflow_provider_lance as package
+
+    assert Path(sys.prefix) in Path(package.__file__).parents, package.__file__
+    names = [
+        module.name
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+        if not module.name.endswith(".__main__") and ".example_dags" not in module.name
+    ]
+    for name in names:
+        importlib.import_module(name)
+    [point] = entry_points(group="apache_airflow_provider", name="provider_info").select(
+        module="airflow_provider_lance.provider_info"
+    )
+    assert point.load()()["package-name"] == "airflow-provider-lance"
+    return f"{len(names)} modules"
+
+
+def land(folder: Path, files: int) -> None:
+    """Put files of ten rows where a stream looks for them."""
+    folder.mkdir(parents=True)
+    for number in range(files):
+        rows = [
+            {"id": each, "amount": each / 2, "at": "2026-01-01T00:00:00Z"}
+            for each in range(10 * number, 10 * number + 10)
+        ]
+        (folder / f"{number:03}.json").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def test_dag(dag_id: str) -> str:
+    """Run a DAG to its end in this process; return whether its trigger ran."""
+    from airflow.utils.db import initdb
+
+    bundle: dict[str, Any] = {"bundle_name": "dags-folder", "bundle_path": DAGS}
+    try:
+        from airflow.dag_processing.dagbag import DagBag
+    except ImportError:  # Airflow 3.1
+        from airflow.models.dagbag import DagBag
+
+        bundle = {}
+    from airflow_provider_lance.triggers.stream import LanceStreamTrigger
+
+    triggered, run = [], LanceStreamTrigger.run
+
+    def seen(self: Any) -> Any:
+        triggered.append(self)
+        return run(self)
+
+    LanceStreamTrigger.run = seen  # type: ignore[method-assign]
+    initdb()
+    bag = DagBag(DAGS, include_examples=False, **bundle)
+    assert not bag.import_errors, bag.import_errors
+    ended = bag.dags[dag_id].test(logical_date=RUN)
+    assert str(ended.state) == "success", ended.state
+    return "deferred" if triggered else "watched by the task"
+
+
+def in_its_own_process(dag_id: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, __file__, dag_id],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(dag_id: str) -> str:
+    """Run a DAG in a process of its own, as a task runs; return its last line."""
+    process = in_its_own_process(dag_id)
+    try:
+        output, _ = process.communicate(timeout=PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+    assert process.returncode == 0, output[-8000:]
+    return output.strip().splitlines()[-1]
+
+
+def prove(folder: Path, name: str, files: int) -> None:
+    """Every row must be there once, one epoch a file, and times must be what they were."""
+    import lance
+
+    dataset = lance.dataset(str(folder / f"{name}.lance"))
+    table = dataset.to_table()
+    assert Counter(table["id"].to_pylist()) == Counter(range(10 * files)), table.num_rows
+    assert len(dataset.get_fragments()) == files
+    assert str(table.schema.field("at").type) == "timestamp[us, tz=UTC]", table.schema
+    assert set(table["at"].to_pylist()) == {RUN}
+
+
+def bounded(folder: Path) -> str:
+    land(folder / "bounded", 3)
+    assert finish("matrix_bounded") == "watched by the task"
+    prove(folder, "bounded", 3)
+    return "30 rows in 3 epochs"
+
+
+def deferred(folder: Path) -> str:
+    land(folder / "deferred", 3)
+    assert finish("matrix_deferred") == "deferred"
+    prove(folder, "deferred", 3)
+    return "30 rows in 3 epochs, then the sensor"
+
+
+def found(folder: Path) -> str:
+    """Kill a task's process while its driver streams; a second try must find that driver."""
+    files = 40
+    land(folder / "found", files)
+    first = in_its_own_process("matrix_found")
+
+    def has_an_epoch() -> bool:
+        assert first.poll() is None, first.communicate()[0][-8000:]
+        return rows_of(folder / "found.lance") > 0
+
+    wait_for(has_an_epoch)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    assert rows_of(folder / "found.lance") < 10 * files, (
+        "the stream ended before its task's process"
+    )
+    finish("matrix_found")
+    prove(folder, "found", files)
+    launches = list(Path(os.environ["AIRFLOW_HOME"], "lance-streams", "found").iterdir())
+    assert len(launches) == 1, launches
+    return f"{10 * files} rows, one driver for two processes"
+
+
+def rows_of(uri: Path) -> int:
+    import lance
+
+    try:
+        return int(lance.dataset(str(uri)).count_rows())
+    except ValueError:
+        return 0
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.1)
+
+
+def main() -> int:
+    """Run all checks; print one line of JSON for each."""
+    folder = Path(os.environ["MATRIX_FOLDER"])
+    failed = 0
+    for check in (lambda _: import_all(), bounded, deferred, found):
+        name, began = check.__name__.replace("<lambda>", "imports"), time.monotonic()
+        try:
+            said, fine = check(folder), True
+        except Exception as error:
+            said, fine, failed = f"{type(error).__name__}: {error}", False, failed + 1
+        seconds = round(time.monotonic() - began, 1)
+        print(json.dumps({"check": name, "ok": fine, "seconds": seconds, "said": said}), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    if len(sys.argv) > 1:
+        print(test_dag(sys.argv[1]))
+    else:
+        sys.exit(main())
