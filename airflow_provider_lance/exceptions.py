@@ -8,6 +8,7 @@ values, and what to do next. This module is shipped to the cluster and imports n
 from __future__ import annotations
 
 __all__ = [
+    "AccessDeniedError",
     "CheckpointCorruptError",
     "CheckpointMismatchError",
     "ChecksumMismatchError",
@@ -19,14 +20,17 @@ __all__ = [
     "FencedError",
     "HistoryGapError",
     "LanceStreamError",
+    "MasterUnreachableError",
     "PreconditionError",
     "ProtocolVersionError",
     "RowsRefusedError",
     "SchemaMismatchError",
+    "SourceDataLossError",
     "SpecError",
     "StorageUnavailableError",
     "TerminalError",
     "TransientError",
+    "UserFunctionError",
     "error_class",
 ]
 
@@ -82,6 +86,18 @@ class SpecError(TerminalError):
     """An option is missing, unknown or of the wrong form."""
 
 
+class UserFunctionError(TerminalError):
+    """A function of the user raised an exception, and would raise it again."""
+
+
+class SourceDataLossError(TerminalError):
+    """The source no longer holds records that the query has not read."""
+
+
+class AccessDeniedError(TerminalError):
+    """The store or the broker does not let this user read or write there."""
+
+
 class PreconditionError(TerminalError):
     """What was asked for is refused, as things stand in the dataset or the checkpoint."""
 
@@ -100,6 +116,10 @@ class CommitPreemptedError(TransientError):
 
 class CommitStateUnknownError(TransientError):
     """A commit was sent and its outcome is not known."""
+
+
+class MasterUnreachableError(TransientError):
+    """Spark's master does not answer."""
 
 
 class StorageUnavailableError(TransientError):

@@ -34,7 +34,13 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [_modules("sensors.epoch")],
         "hooks": [_modules("hooks.lance")],
         "triggers": [
-            _modules("triggers.epoch", "triggers.event", "triggers.stop", "triggers.stream")
+            _modules(
+                "triggers.epoch",
+                "triggers.event",
+                "triggers.stop",
+                "triggers.stream",
+                "triggers.turn",
+            )
         ],
         "task-decorators": [
             {
@@ -55,6 +61,7 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": [
             "airflow_provider_lance.links.dataset.LanceDatasetLink",
             "airflow_provider_lance.links.spark_ui.SparkUILink",
+            "airflow_provider_lance.links.stream.LanceStreamLink",
         ],
     }
 

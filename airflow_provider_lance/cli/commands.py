@@ -184,7 +184,7 @@ _RESOLVE = Command(
     commands=(
         Command(
             "gap",
-            "say of the one epoch in doubt whether it was committed",
+            "say of the newest epoch in doubt whether it was committed",
             "airflow_provider_lance.cli.heal:resolve_gap",
             (
                 *_STREAM,

@@ -11,18 +11,29 @@ from pathlib import Path
 from airflow_provider_lance import __version__
 from airflow_provider_lance.cli.diagnosis import Diagnosis, Level
 
-__all__ = ["look_at_packages", "numbers", "pyspark_folder", "version_of"]
+__all__ = ["INSTALL", "look_at_packages", "numbers", "pyspark_folder", "version_of"]
 
 _PYTHON = (3, 11)
 _TRIED = {
     "pylance": ((14,), (15,)),
     "pyarrow": ((20,), None),
-    "apache-airflow-core": ((3, 3), (4,)),
-    "apache-airflow-providers-apache-spark": ((6, 3, 4), None),
+    "apache-airflow-core": ((3, 1), (4,)),
+    "apache-airflow-providers-apache-spark": ((6, 1), None),
     "pyspark": ((4,), (5,)),
-    "pandas": ((1,), (3,)),
+    "pandas": ((2, 2), (3,)),
 }
 """From which version on and below which one, as the package's own dependencies say."""
+
+_PAIR = "4.2.0"
+"""What the extra ``pyspark`` pins: the newest that exists as pyspark and as pyspark-client."""
+
+INSTALL = "pip install 'airflow-provider-lance[pyspark]'"
+"""What brings all that a stream needs on a worker, but Java."""
+
+_REPAIR = (
+    f"pip install --force-reinstall --no-deps pyspark=={_PAIR} pyspark-client=={_PAIR} "
+    f"(or both of another version that exists as both)"
+)
 
 
 def version_of(name: str) -> str | None:
@@ -50,70 +61,78 @@ def look_at_packages() -> Iterator[Diagnosis]:
         "Python", Level.ERROR if old else Level.OK, seen, "use Python 3.11 or later" if old else ""
     )
     yield Diagnosis("airflow-provider-lance", Level.OK, __version__)
-    yield _package("pylance", Level.ERROR, "pip install 'pylance>=14,<15'")
-    yield _package("pyarrow", Level.ERROR, "pip install 'pyarrow>=20'")
+    yield _package("pylance", Level.ERROR)
+    yield _package("pyarrow", Level.ERROR)
     yield _package("apache-airflow-core", Level.NOTE, "needed for operators and for --conn-id only")
     if version_of("apache-airflow-core"):
         provider = "apache-airflow-providers-apache-spark"
-        yield _package(
-            provider, Level.WARNING, f"the stream operator needs it: pip install {provider}"
-        )
+        yield _package(provider, Level.ERROR)
     yield from _pyspark()
 
 
-def _package(name: str, absent: Level, advice: str) -> Diagnosis:
+def _package(name: str, absent: Level, advice: str = "") -> Diagnosis:
+    """Look at one package: too old is an error, newer than what was tried is a warning."""
     version = version_of(name)
-    if version is None:
-        return Diagnosis(name, absent, "not installed", advice)
     least, below = _TRIED[name]
-    if numbers(version) < least or (below and numbers(version) >= below):
-        wanted = f">={_dotted(least)}" + (f",<{_dotted(below)}" if below else "")
-        return Diagnosis(name, Level.WARNING, version, f"use {name}{wanted}")
+    wanted = f">={_dotted(least)}" + (f",<{_dotted(below)}" if below else "")
+    mend = f"pip install '{name}{wanted}'"
+    if version is None:
+        return Diagnosis(name, absent, "not installed", advice or mend)
+    if numbers(version) < least:
+        return Diagnosis(name, Level.ERROR, f"{version}, too old", mend)
+    if below and numbers(version) >= below:
+        return Diagnosis(name, Level.WARNING, f"{version}, newer than what was tested", mend)
     return Diagnosis(name, Level.OK, version)
 
 
 def _pyspark() -> Iterator[Diagnosis]:
     whole, client = version_of("pyspark"), version_of("pyspark-client")
-    needed = "needed only where spark-submit runs, unless SPARK_HOME has a Spark of its own"
-    if whole is None and client is not None:
-        seen = f"only pyspark-client {client}, which has neither Spark nor spark-submit"
-        yield Diagnosis("pyspark", Level.NOTE, seen, needed)
-        return
-    yield _package("pyspark", Level.NOTE, needed)
     if whole is None:
+        # Whether there is another Spark is for the look at spark-submit to say.
+        seen = "not installed"
+        if client is not None:
+            seen = f"only pyspark-client {client}, which has neither Spark nor spark-submit"
+        yield Diagnosis("pyspark", Level.NOTE, seen, f"for a Spark of this Python: {INSTALL}")
         return
-    if conflict := _conflict(whole, client):
-        yield conflict
-    yield _package("pandas", Level.WARNING, "PySpark asks for it: pip install 'pandas<3'")
-
-
-def _conflict(whole: str, client: str | None) -> Diagnosis | None:
-    """Tell whether two distributions have written into one folder; no resolver notices that.
-
-    The Spark provider asks for ``pyspark-client``, whose files are other versions of pyspark's.
-    """
-    name, folder = "pyspark-client", pyspark_folder()
-    mend = (
-        "pip uninstall -y pyspark-client pyspark && pip install 'pyspark==" + whole + "', and keep "
-        "pyspark-client out, with uv by the override \"pyspark-client ; python_version < '0'\""
-    )
-    there = _version_there(folder)
-    if client is not None and client != whole:
-        seen = (
-            f"pyspark {whole} and pyspark-client {client} are both installed into {folder}, where "
-            f"the files now are those of {there or 'an unknown version'}"
-        )
-        return Diagnosis(name, Level.ERROR, seen, mend)
-    if there is not None and there != whole:
-        seen = f"pyspark {whole} is installed, and the files in {folder} are those of {there}"
-        return Diagnosis(name, Level.ERROR, seen, mend)
+    yield _package("pyspark", Level.ERROR, INSTALL)
     if client is not None:
-        seen = f"installed beside pyspark, both {whole}, into the same folder"
-        return Diagnosis(name, Level.WARNING, seen, f"uninstalling one breaks the other: {mend}")
-    return None
+        yield _pair(whole, client)
+    elif wrong := _wrong_files(whole):
+        yield Diagnosis("pyspark-client", Level.ERROR, wrong, _REPAIR)
+    yield _package("pandas", Level.ERROR)
 
 
-def _version_there(folder: Path | None) -> str | None:
+def _pair(whole: str, client: str) -> Diagnosis:
+    """Look at two distributions that write into one folder; no installer compares them.
+
+    The Spark provider requires ``pyspark-client``. Of one version its files are those of
+    ``pyspark``; of two versions, those that were installed last are there.
+    """
+    name = "pyspark-client"
+    if client != whole:
+        there = _version_there() or "an unknown version"
+        seen = (
+            f"pyspark {whole} and pyspark-client {client} are both installed into "
+            f"{pyspark_folder()}, where the files now are those of {there}"
+        )
+        return Diagnosis(name, Level.ERROR, seen, _REPAIR)
+    if wrong := _wrong_files(whole):
+        return Diagnosis(name, Level.ERROR, wrong, _REPAIR)
+    return Diagnosis(name, Level.OK, f"{client}, the version of pyspark")
+
+
+def _wrong_files(whole: str) -> str:
+    """Say what is wrong with the files of pyspark, empty if nothing is."""
+    there = _version_there()
+    if there is None:
+        return f"files of pyspark {whole} are missing from {pyspark_folder()}"
+    if there != whole:
+        return f"pyspark {whole} is installed, and the files in {pyspark_folder()} are of {there}"
+    return ""
+
+
+def _version_there() -> str | None:
+    folder = pyspark_folder()
     try:
         text = (folder / "version.py").read_text() if folder else ""
     except OSError:

@@ -39,7 +39,7 @@ def release(arguments: Namespace, output: Output) -> int:
 
 
 def resolve_gap(arguments: Namespace, output: Output) -> int:
-    """Answer for the one epoch in doubt."""
+    """Answer for the newest epoch in doubt."""
     if arguments.committed == arguments.missing:
         raise SpecError(
             "say what became of the epoch: either --committed (its rows are in the dataset) or "

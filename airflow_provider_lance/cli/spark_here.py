@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from airflow_provider_lance.cli.diagnosis import Diagnosis, Level
-from airflow_provider_lance.cli.environment import numbers, pyspark_folder, version_of
+from airflow_provider_lance.cli.environment import INSTALL, numbers, pyspark_folder, version_of
 
 __all__ = ["look_at_spark"]
 
@@ -24,7 +24,7 @@ def look_at_spark(environment: Mapping[str, str] | None = None) -> Iterator[Diag
     given = os.environ if environment is None else environment
     yield _spark_home(given)
     yield _spark_submit(given)
-    yield _java(given, needed=bool(version_of("pyspark") or given.get("SPARK_HOME")))
+    yield _java(given)
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if found := _pyspark_python(name, given):
             yield found
@@ -61,15 +61,24 @@ def _spark_submit(given: Mapping[str, str]) -> Diagnosis:
     path = shutil.which("spark-submit", path=given.get("PATH"))
     if path:
         return Diagnosis("spark-submit", Level.OK, path)
-    advice = "needed only where the stream operator's tasks run"
-    return Diagnosis("spark-submit", Level.NOTE, "not on the PATH", advice)
+    advice, places = INSTALL, [Path(sys.executable).parent]
+    if home := given.get("SPARK_HOME"):
+        places.insert(0, Path(home) / "bin")
+    for folder in places:
+        if (folder / "spark-submit").is_file():
+            advice = f"export PATH={folder}:$PATH"
+            break
+    return Diagnosis("spark-submit", Level.ERROR, "not on the PATH", advice)
 
 
-def _java(given: Mapping[str, str], *, needed: bool) -> Diagnosis:
+def _java(given: Mapping[str, str]) -> Diagnosis:
     home = given.get("JAVA_HOME")
     binary = f"{home}/bin/java" if home else shutil.which("java", path=given.get("PATH"))
-    bad = Level.ERROR if needed else Level.NOTE
-    advice = f"Spark 4 needs Java {_JAVA} or later: install it, and let JAVA_HOME name its folder"
+    bad = Level.ERROR
+    advice = (
+        f"Spark 4 needs Java {_JAVA} or later. On Debian: apt-get install openjdk-17-jre-headless; "
+        "elsewhere install it, and let JAVA_HOME name its folder"
+    )
     if not binary:
         return Diagnosis("Java", bad, "JAVA_HOME is not set and java is not on the PATH", advice)
     where = f"JAVA_HOME={home}" if home else binary

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_provider_lance.compat import delete_driver_pod, kill_yarn_application
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.launch.process import LocalDriver
 from airflow_provider_lance.streaming.decoding import Reader, moment, shown
@@ -63,12 +64,9 @@ class ClusterDriver:
             return False
         try:
             if self.manager == "yarn":
-                self._hook()._kill_yarn_application(self.name)
+                kill_yarn_application(self._hook(), self.name)
             else:
-                hook = self._hook()
-                hook._kubernetes_driver_pod = self.name
-                hook._connection["namespace"] = self.namespace
-                hook._delete_driver_pod()
+                delete_driver_pod(self._hook(), self.name, self.namespace)
         except Exception:
             return False
         return True

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
-from airflow.sdk.exceptions import AirflowFailException
-
+from airflow_provider_lance.compat import AirflowFailException, retry_policy
 from airflow_provider_lance.exceptions import TerminalError, TransientError
+
+if TYPE_CHECKING:
+    from airflow.sdk import ExceptionRetryPolicy
 
 __all__ = ["lance_retry_policy", "no_retry_if_terminal"]
 
@@ -30,10 +32,11 @@ def lance_retry_policy(delay: timedelta | None = None) -> ExceptionRetryPolicy:
     ``retries``. This package's operators need none.
 
     :param delay: the wait before a transient error is retried; by default the task's own.
+    :raises SpecError: this Airflow has no retry policies, which came with 3.3.
     """
-    return ExceptionRetryPolicy(
-        rules=[
-            RetryRule(TerminalError, RetryAction.FAIL, reason="a retry would fail again"),
-            RetryRule(TransientError, RetryAction.RETRY, delay, reason="it may pass"),
+    return retry_policy(
+        [
+            (TerminalError, "FAIL", None, "a retry would fail again"),
+            (TransientError, "RETRY", delay, "it may pass"),
         ]
     )

@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import unquote
 
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from airflow_provider_lance.compat import AirflowNotFoundException
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.streaming.dataset import (
     LOOK_CACHE_BYTES,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from errno import EAGAIN, EMFILE, ENFILE, ENOMEM
+from errno import EAGAIN, EMFILE, ENFILE, ENOENT, ENOMEM
 from pathlib import Path
 from typing import Any
 
@@ -93,14 +94,15 @@ def launch(
 
     On any error nothing is left running, and the specification is gone from the folder.
 
-    :param environment: the driver's whole environment; its ``PATH`` finds the command.
+    :param environment: the driver's whole environment; its ``PATH`` finds the command. The keeper
+        gets this process's own values of the same names.
     :param redact: every secret that the driver or Lance might print, those of ``stop`` included.
         Shorter ones than 4 characters are not looked for.
     :param grace: seconds between asking the driver to stop and killing it.
     :param stop: how to ask; ``None`` just waits for ``grace`` seconds and kills.
     :param seconds: how long to wait for the driver to be started.
-    :raises SpecError: the command is not there or cannot be run, or this user may not write to the
-        folder.
+    :raises FileNotFoundError: the command is not on the ``PATH``; ``filename`` says which.
+    :raises SpecError: the command cannot be run, or this user may not write to the folder.
     :raises StorageUnavailableError: there is no space for the folder.
     :raises TransientError: it could not be started in time, or this host is short of processes.
     """
@@ -137,7 +139,9 @@ def _start_keeper(folder: RunFolder, order: Order, seconds: float) -> None:
     argv = [sys.executable, "-P", "-m", _KEEPER, str(folder.path.absolute())]
     with (
         folder.open_keeper_log() as log,
-        subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=log, stderr=log) as keeper,
+        subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=log, stderr=log, env=_own(order.environment)
+        ) as keeper,
     ):
         try:
             # It ends at once: what goes on is a grandchild in a session of its own.
@@ -153,6 +157,11 @@ def _start_keeper(folder: RunFolder, order: Order, seconds: float) -> None:
             f"the keeper in {folder.path} ended with status {keeper.returncode} before it had "
             f"started the driver. {_said(folder)}"
         )
+
+
+def _own(names: Iterable[str]) -> dict[str, str]:
+    """Return this process's own values of these variables."""
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _started(folder: RunFolder, deadline: float, seconds: float) -> Mapping[str, Any]:
@@ -178,11 +187,8 @@ def _said(folder: RunFolder) -> str:
 def _driver(document: Mapping[str, Any], folder: RunFolder) -> LocalDriver:
     if "driver" in document:
         return LocalDriver.from_json({**document, "folder": str(folder.path.absolute())})
-    if document.get("missing"):
-        raise SpecError(
-            f"{document['missing']!r} is not on the PATH of this worker: install Spark's client, "
-            "for example with `pip install 'airflow-provider-lance[pyspark]'`"
-        )
+    if missing := document.get("missing"):
+        raise FileNotFoundError(ENOENT, "is not on the PATH of the driver", str(missing))
     said = f"the driver could not be started: {document.get('error')} (see {folder.path})"
     if document.get("errno") in _SHORT:
         raise TransientError(f"{said}. This host is short of memory or processes for now")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-__all__ = ["LogTail", "last_lines"]
+__all__ = ["LogTail", "end_of_log", "last_lines"]
 
 _CHARACTERS = 2000
 _LONGEST = 4 * _CHARACTERS + 1  # a line's first bytes, enough for its first characters
@@ -19,10 +20,19 @@ class LogTail:
     """What was written to a log since the last look, the newest lines of it.
 
     Looks from the log's beginning, rotated files included, or from its present end.
+
+    :param keep: called with each line in turn; returns what to show of it, ``None`` for nothing.
     """
 
-    def __init__(self, path: str | Path, lines: int = 20, *, from_end: bool = False) -> None:
-        self._path, self._lines = str(path), lines
+    def __init__(
+        self,
+        path: str | Path,
+        lines: int = 20,
+        *,
+        from_end: bool = False,
+        keep: Callable[[str], str | None] | None = None,
+    ) -> None:
+        self._path, self._lines, self._keep = str(path), lines, keep
         self._inode, self._offset = 0, 0
         self._half = b""
         if from_end:
@@ -31,11 +41,12 @@ class LogTail:
     def read(self) -> list[str]:
         """Return the new lines, at most the number asked for.
 
-        Before them comes one more that counts those passed over, if there are any. A line counts
+        Before them comes one more that counts those passed over, if there are any; with ``keep``
+        these are the oldest lines, and the count comes after them. A line counts
         once its end is there; of a long one come its first 2,000 characters. A log that is not
         there has no lines.
         """
-        newest: deque[bytes] = deque(maxlen=self._lines)
+        newest: deque[str | bytes] = deque(maxlen=self._lines)
         count = 0
         with ExitStack() as stack:
             for file, offset in self._files(stack):
@@ -47,14 +58,25 @@ class LogTail:
                     if ended:
                         ended[0] = (self._half + ended[0])[:_LONGEST]
                         self._half = half[:_LONGEST]
-                        count += len(ended)
-                        newest.extend(line[:_LONGEST] for line in ended[-self._lines :])
+                        count += self._take(ended, newest)
                     else:
                         self._half = (self._half + half)[:_LONGEST]
                 self._inode, self._offset = os.fstat(file.fileno()).st_ino, file.tell()
         passed = count - len(newest)
-        header = [f"({passed} more line{'s' * (passed > 1)} before these)"] if passed else []
-        return [*header, *map(_decoded, newest)]
+        where = "after" if self._keep else "before"
+        note = [f"({passed} more line{'s' * (passed > 1)} {where} these)"] if passed else []
+        lines = [line if isinstance(line, str) else _decoded(line) for line in newest]
+        return [*lines, *note] if self._keep else [*note, *lines]
+
+    def _take(self, ended: list[bytes], newest: deque[str | bytes]) -> int:
+        """Add lines to the newest; return how many there are to be shown."""
+        if self._keep is None:
+            newest.extend(line[:_LONGEST] for line in ended[-self._lines :])
+            return len(ended)
+        shown = [said for line in ended if (said := self._keep(_decoded(line[:_LONGEST])))]
+        # What comes first of a chosen few says more than what comes last.
+        newest.extend(shown[: self._lines - len(newest)])
+        return len(shown)
 
     @property
     def half_line(self) -> str:
@@ -99,6 +121,22 @@ def last_lines(path: str | Path, count: int) -> list[str]:
     tail = LogTail(path, count)
     lines = tail.read()[-count:]
     return [*lines, tail.half_line][-count:] if tail.half_line else lines
+
+
+def end_of_log(path: str | Path, size: int = 256 * 1024) -> str:
+    """Return a log's newest bytes as text, at most so many; empty if there is none."""
+    content = b""
+    for number in range(2):
+        try:
+            with _opened(str(path), number) as file:
+                there = file.seek(0, os.SEEK_END)
+                file.seek(max(0, there - (size - len(content))))
+                content = file.read() + content
+        except OSError:
+            break
+        if len(content) >= size:
+            break
+    return content.decode(errors="replace")
 
 
 def _opened(path: str, number: int) -> IO[bytes]:

@@ -1,1 +1,1 @@
-"""Buttons beside a task: the driver's Spark UI, the dataset."""
+"""Buttons beside a task: the stream's page, the driver's Spark UI, the dataset."""

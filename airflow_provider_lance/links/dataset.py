@@ -11,7 +11,7 @@ __all__ = ["LanceDatasetLink", "dataset_url"]
 
 
 class LanceDatasetLink(BaseOperatorLink):
-    """Open the dataset's folder in its store's web console, or on this host's disk."""
+    """Open the dataset's folder in its store's web console."""
 
     name = "Lance dataset"
     xcom_key = "lance_dataset"
@@ -24,16 +24,14 @@ class LanceDatasetLink(BaseOperatorLink):
 def dataset_url(uri: str, endpoint: str | None = None) -> str:
     """Return where a browser shows a dataset, empty where no console is known.
 
+    A browser refuses to follow a link from a web page to a ``file:`` address.
+
     :param uri: the dataset's absolute URI or path.
     :param endpoint: the endpoint of a store that is not the vendor's own, which has no console.
     """
     parts = urlsplit(uri)
     bucket, path = parts.netloc, quote(parts.path.strip("/"))
     match parts.scheme:
-        case "":
-            return f"file://{quote(uri)}" if uri.startswith("/") else ""
-        case "file":
-            return f"file:///{path}"
         case _ if endpoint:
             return ""
         case "s3" | "s3a" | "s3n":

@@ -13,10 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk.exceptions import AirflowException
-
 from airflow_provider_lance import shipping
+from airflow_provider_lance.compat import AirflowException, submit_process, submitted_driver
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
+from airflow_provider_lance.operators.environment import inherit_no_more
 from airflow_provider_lance.operators.launching import close_output, no_spark_submit
 from airflow_provider_lance.operators.submission import Submission
 from airflow_provider_lance.streaming.dataset import open_dataset
@@ -97,7 +97,7 @@ class SparkEngine:
         try:
             self._hook.on_kill()
         finally:
-            process = getattr(self._hook, "_submit_sp", None)
+            process = submit_process(self._hook)
             # The JVM's child, the driver, would go on alone, and holds the pipe that is read here.
             if process and process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -109,6 +109,7 @@ class SparkEngine:
         hook = self._submission.hook(
             spec_file, shipping.build_zip(folder), options=options, attached=True
         )
+        inherit_no_more(hook, self._submission.connection)
         _write_private(spec_file, spec.dumps())
         self._hook = hook
         if self._killed:
@@ -121,7 +122,7 @@ class SparkEngine:
                 process_group=0,
             )
         except FileNotFoundError as error:
-            raise no_spark_submit(error) from error
+            raise no_spark_submit(error, self._submission) from error
         except AirflowException as error:
             return str(error).partition("\n")[0]
         finally:
@@ -153,8 +154,8 @@ class SparkEngine:
 
     def _driver(self) -> str:
         """Return the cluster's name for the driver, empty if spark-submit did not say it."""
-        names = ("_yarn_application_id", "_kubernetes_driver_pod")
-        return next((str(name) for each in names if (name := getattr(self._hook, each, None))), "")
+        known = submitted_driver(self._hook)
+        return known.yarn_application or known.pod
 
     def _raise_silence(self, failure: str | None) -> NoReturn:
         if self._killed:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from airflow.sdk import conf as airflow_conf
-from airflow.sdk.exceptions import AirflowException
-
 from airflow_provider_lance import shipping
+from airflow_provider_lance.compat import (
+    AirflowException,
+    conf,
+    masked_texts,
+    submit_command,
+    submit_environment,
+    submit_process,
+    submitted_driver,
+)
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.launch.folder import RunFolder, forget_old_launches
 from airflow_provider_lance.launch.process import LocalDriver, StopOrder, launch
+from airflow_provider_lance.operators.environment import driver_environment, inherit_no_more
 from airflow_provider_lance.operators.submission import Submission
 from airflow_provider_lance.streaming.epoch import utc_now
 from airflow_provider_lance.streaming.spec import JobSpec
@@ -42,7 +48,7 @@ def driver_root() -> Path:
 
     :raises SpecError: the setting is no absolute path.
     """
-    folder = Path(airflow_conf.get("lance", "driver_folder", fallback="") or "").expanduser()
+    folder = Path(conf.get("lance", "driver_folder", fallback="") or "").expanduser()
     if folder == Path():
         return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser() / "lance-streams"
     if not folder.is_absolute():
@@ -83,35 +89,41 @@ def start_driver(spec: JobSpec, submission: Submission, root: Path) -> LocalDriv
     folder = RunFolder(root, query_id, spec.launch_id)
     folder.make()
     hook = submission.hook(folder.spec_file, shipping.build_zip(folder.path, submission.modules))
+    command = submit_command(hook, str(shipping.application_path()))
+    environment = driver_environment(submission.connection, submit_environment(hook))
     folder.write_spec(spec.dumps())
-    return launch(
-        folder,
-        command=hook._build_spark_submit_command(str(shipping.application_path())),
-        environment={**os.environ, **{key: str(value) for key, value in (hook._env or {}).items()}},
-        redact=_secrets(),
-        grace=_KEEPERS_PATIENCE * spec.stop_grace,
-        stop=StopOrder(
-            uri=spec.sink.uri,
-            storage_options=dict(spec.sink.storage_options),
-            query_id=query_id,
-            launch_id=spec.launch_id,
-        ),
+    stop = StopOrder(
+        uri=spec.sink.uri,
+        storage_options=dict(spec.sink.storage_options),
+        query_id=query_id,
+        launch_id=spec.launch_id,
     )
+    try:
+        return launch(
+            folder,
+            command=command,
+            environment=environment,
+            redact=masked_texts(),
+            grace=_KEEPERS_PATIENCE * spec.stop_grace,
+            stop=stop,
+        )
+    except FileNotFoundError as error:
+        raise no_spark_submit(error, submission) from error
 
 
 def _hand_over(spec: JobSpec, submission: Submission) -> ClusterDriver:
     with TemporaryDirectory(prefix="lance-stream-") as name:
         folder = RunFolder(Path(name), spec.sink.query_id, spec.launch_id)
         folder.make()
-        hook = submission.hook(
-            folder.spec_file, shipping.build_zip(folder.path, submission.modules)
-        )
+        code = shipping.build_zip(folder.path, submission.modules)
+        hook = submission.hook(folder.spec_file, code)
+        inherit_no_more(hook, submission.connection)
         folder.write_spec(spec.dumps())
         try:
             # The task's own stdin is its line to Airflow: no child may hold it.
             hook.submit(str(shipping.application_path()), stdin=subprocess.DEVNULL)
         except FileNotFoundError as error:
-            raise no_spark_submit(error) from error
+            raise no_spark_submit(error, submission) from error
         except (AirflowException, RuntimeError) as error:
             raise TransientError(
                 f"spark-submit did not hand over the driver of query {spec.sink.query_id!r}: "
@@ -119,11 +131,11 @@ def _hand_over(spec: JobSpec, submission: Submission) -> ClusterDriver:
             ) from None
         finally:
             close_output(hook)
+    known = submitted_driver(hook)
     if submission.is_yarn:
-        name, namespace = str(hook._yarn_application_id or ""), ""
+        name, namespace = known.yarn_application, ""
     else:
-        name = str(hook._kubernetes_driver_pod or "")
-        namespace = str(hook._connection["namespace"])
+        name, namespace = known.pod, known.namespace
     if not name:
         raise TransientError(
             "spark-submit ended and did not say which driver it started; its words are in the log "
@@ -133,25 +145,18 @@ def _hand_over(spec: JobSpec, submission: Submission) -> ClusterDriver:
     return ClusterDriver(manager, name, namespace, submission.conn_id)
 
 
-def no_spark_submit(error: FileNotFoundError) -> SpecError:
+def no_spark_submit(error: FileNotFoundError, submission: Submission) -> SpecError:
     """Return what it means that spark-submit could not be started."""
     return SpecError(
-        f"{error.filename!r} is not on the PATH of this worker: install Spark's client, "
-        "for example with `pip install 'airflow-provider-lance[pyspark]'`"
+        f"{error.filename!r}, the spark-binary of Spark connection {submission.conn_id!r}, is not "
+        "on the PATH of this worker. Install Spark's client, for example with "
+        "`pip install 'airflow-provider-lance[pyspark]'`, which brings spark-submit; or name "
+        'another command in the connection\'s extra, as {"spark-binary": "spark3-submit"}'
     )
 
 
 def close_output(hook: SparkSubmitHook) -> None:
     """Close the pipe to spark-submit, which the hook (6.3.4) leaves to the garbage collector."""
-    process = getattr(hook, "_submit_sp", None)
+    process = submit_process(hook)
     if process and process.stdout:
         process.stdout.close()
-
-
-def _secrets() -> list[str]:
-    """Return what Airflow masks in this task's log; the driver's log must not show it either."""
-    from airflow.sdk._shared.secrets_masker import _secrets_masker
-
-    # It keeps them as patterns; this is re.escape() backwards.
-    escaped = re.compile(r"\\(.)", re.DOTALL)
-    return sorted(escaped.sub(r"\1", text) for text in _secrets_masker().patterns)

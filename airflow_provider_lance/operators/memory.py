@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_provider_lance.compat import task_store
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.streaming.decoding import shown, whole
@@ -42,7 +43,7 @@ class TaskMemory:
     @classmethod
     def of(cls, context: Context) -> Self:
         """Read what earlier tries noted; nothing where Airflow offers no task state."""
-        store = context.get("task_state_store")
+        store = task_store(context)
         ti = context["ti"]
         noted = store.get(_KEY) if store is not None else None
         return cls(store, (ti.try_number, ti.max_tries), _readable(noted))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowTaskTimeout
-
+from airflow_provider_lance.compat import AirflowTaskTimeout
 from airflow_provider_lance.exceptions import FencedError, TransientError, error_class
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.streaming.health import StreamState
@@ -21,7 +20,7 @@ __all__ = ["outcome"]
 def outcome(launch: Launch, verdict: Verdict, log: Logger) -> dict[str, Any]:
     """Return a stream's summary, or raise what ended it.
 
-    :raises LanceStreamError: the error that the driver's summary names, as its own class.
+    :raises LanceStreamError: what the driver's summary or its log names, as its own class.
     :raises FencedError: another driver owns the query.
     :raises TransientError: the driver was lost, and was not to be started again.
     :raises AirflowTaskTimeout: the task's time was up, and the stream was asked to stop.
@@ -36,9 +35,12 @@ def outcome(launch: Launch, verdict: Verdict, log: Logger) -> dict[str, Any]:
         return {**_named(launch), "reason": EndReason.STOPPED.value, "released": False}
     if verdict.state is StreamState.FINISHED:
         return _unknown(launch, log)
+    if verdict.error:
+        where = f" ({launch.where()})"
+        raise error_class(verdict.error)(f"query {launch.query_id!r}: {verdict.reason}{where}")
     raise TransientError(
-        f"query {launch.query_id!r} {verdict.state}: {verdict.reason} ({launch.where()}). Its last "
-        "words are in the log above. A retry takes over safely: no epoch is lost or doubled"
+        f"query {launch.query_id!r} {verdict.state}: {verdict.reason} ({launch.where()}). "
+        "A retry takes over safely: no epoch is lost or doubled"
     )
 
 

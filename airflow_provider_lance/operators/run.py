@@ -7,13 +7,13 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowException
-
+from airflow_provider_lance.compat import AirflowException
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
 from airflow_provider_lance.hooks.drivers import Launch, same_task
 from airflow_provider_lance.launch.process import LocalDriver
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
 from airflow_provider_lance.links.spark_ui import SparkUILink, spark_ui_url
+from airflow_provider_lance.links.stream import LanceStreamLink, stream_url
 from airflow_provider_lance.operators.events import emit_events
 from airflow_provider_lance.operators.finding import (
     find_launch,
@@ -23,18 +23,22 @@ from airflow_provider_lance.operators.finding import (
     request_to,
 )
 from airflow_provider_lance.operators.launching import driver_root, plan_launch, start_driver
+from airflow_provider_lance.operators.master import require_master
 from airflow_provider_lance.operators.memory import TaskMemory, task_key
 from airflow_provider_lance.operators.outcome import outcome
 from airflow_provider_lance.operators.specification import fingerprint
 from airflow_provider_lance.operators.submission import Submission
+from airflow_provider_lance.operators.turn import refuse_to_wait, turn_of
 from airflow_provider_lance.streaming.health import StreamState
 from airflow_provider_lance.streaming.properties import decode_query
 from airflow_provider_lance.streaming.restarts import Restarts
 from airflow_provider_lance.streaming.source_options import doubtful_options
-from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec
 from airflow_provider_lance.triggers.stopping import end_launch
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
 from airflow_provider_lance.triggers.supervisor import Supervisor
+from airflow_provider_lance.triggers.turn import LanceTurnTrigger
+from airflow_provider_lance.triggers.turns import Turn, take_turn
 from airflow_provider_lance.triggers.verdict import Action, Verdict, nobodys_wish
 from airflow_provider_lance.triggers.watch import Watch, WatchOrder
 
@@ -62,8 +66,11 @@ class StreamRun:
         self._killed = threading.Event()
         self._launch: Launch | None = None
 
-    def begin(self) -> dict[str, Any]:
-        """Find the driver of an earlier try or launch one, and watch it to its end."""
+    def begin(self, waited: Turn | None = None) -> dict[str, Any]:
+        """Find the driver of an earlier try or launch one, and watch it to its end.
+
+        :param waited: the turn that the triggerer has waited for.
+        """
         try:
             spec, submission, planned = self._plan()
             if self._operator.query_id is None:
@@ -76,14 +83,28 @@ class StreamRun:
             for warning in doubtful_options(spec.source.format, spec.source.options):
                 self._log.warning("%s", warning)
         order = self._order(planned)
-        self._show_dataset(spec)
-        launch = self._find(planned) or self._start(planned, spec, submission)
+        if waited:
+            order = replace(order, deadline=waited.deadline)
+        self._show(spec.sink.uri)
+        launch = self._find(planned)
+        if launch is None:
+            require_master(submission.connection)
+        if spec.trigger == AVAILABLE_NOW:
+            turn = waited or turn_of(order, self._context)
+            if launch:
+                turn.noted(self._context["ti"], going=True)
+            elif self._await(turn):
+                spec, submission, planned = self._plan()  # its age counts from now on
+        launch = launch or self._start(planned, spec, submission)
         return self._follow(replace(order, launch=launch))
 
     def resume(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Do what the triggerer found to be done: end, or launch a new driver."""
-        verdict = Verdict.from_json(event["verdict"])
-        return self._follow(WatchOrder.from_json(event["order"]), verdict)
+        """Do what the triggerer found to be done: end, or launch a driver."""
+        if "turn" in event:
+            return self.begin(Turn.from_json(event["turn"]))
+        verdict, order = Verdict.from_json(event["verdict"]), WatchOrder.from_json(event["order"])
+        self._show(order.launch.uri)
+        return self._follow(order, verdict)
 
     def kill(self) -> None:
         """Ask the driver to stop, within the five seconds that Airflow gives; see to no more.
@@ -103,6 +124,28 @@ class StreamRun:
             self._log.warning("Cannot ask the driver to stop. error=%s", error)
         else:
             self._log.info("The driver: %s. where=%s", told, launch.where())
+
+    def _await(self, turn: Turn) -> bool:
+        """Return when the turn has come, whether it was waited for; or defer.
+
+        :raises AirflowTaskTimeout: the task's time was up before.
+        :raises TransientError: the same other one has been waited for too long.
+        """
+        waited = bool(turn.waits_for)
+        while (turn := take_turn(turn, self._context["ti"], self._hook)).waits_for:
+            refuse_to_wait(turn)
+            self._log.info("Waiting for %s.", turn.waits_for)
+            if self._operator.deferrable:
+                self._operator.defer(
+                    trigger=LanceTurnTrigger(turn=turn.to_json()), method_name="execute_complete"
+                )
+            waited = True
+            while turn.look(self._hook) == turn.waits_for:
+                refuse_to_wait(turn)
+                self._pause(turn.poll_interval)
+        if waited:
+            self._log.info("Its turn has come. query=%s", turn.query_id)
+        return waited
 
     # --- The driver ----------------------------------------------------------------------------
 
@@ -275,9 +318,12 @@ class StreamRun:
 
     # --- Links ---------------------------------------------------------------------------------
 
-    def _show_dataset(self, spec: JobSpec) -> None:
-        self._operator.dataset_url = dataset_url(spec.sink.uri, self._hook.store.endpoint)
-        self._context["ti"].xcom_push(LanceDatasetLink.xcom_key, self._operator.dataset_url)
+    def _show(self, uri: str) -> None:
+        task, ti = self._operator, self._context["ti"]
+        task.stream_url = stream_url(uri, task.query_name, task.lance_conn_id)
+        task.dataset_url = dataset_url(uri, self._hook.store.endpoint)
+        ti.xcom_push(LanceStreamLink.xcom_key, task.stream_url)
+        ti.xcom_push(LanceDatasetLink.xcom_key, task.dataset_url)
 
     def _show_ui(self, watch: Watch) -> None:
         address = spark_ui_url(watch.supervisor.pulse.ui_address if watch.supervisor.pulse else "")

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk import conf as airflow_conf
-from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_lance.compat import AirflowException
+from airflow_provider_lance.compat import conf as airflow_conf
 from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     SpecError,

@@ -8,13 +8,14 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context
-from airflow.sdk import conf as airflow_conf
 
+from airflow_provider_lance.compat import conf as airflow_conf
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.links.dataset import LanceDatasetLink
 from airflow_provider_lance.links.spark_ui import SparkUILink
+from airflow_provider_lance.links.stream import LanceStreamLink
 from airflow_provider_lance.operators.checks import check_stream, is_mapped
 from airflow_provider_lance.operators.functions import modules_of
 from airflow_provider_lance.operators.run import StreamRun
@@ -112,7 +113,7 @@ class LanceStreamOperator(BaseOperator):
         "conf": "json",
         "spark_submit": "json",
     }
-    operator_extra_links = (SparkUILink(), LanceDatasetLink())
+    operator_extra_links = (LanceStreamLink(), SparkUILink(), LanceDatasetLink())
     ui_color = "#f6d7c3"
 
     def __init__(
@@ -163,6 +164,7 @@ class LanceStreamOperator(BaseOperator):
         self.spark_submit = spark_submit
         self.deferrable = deferrable
         self.supervision = Supervision() if supervision is None else supervision
+        self.stream_url = ""
         self.spark_ui_url = ""
         self.dataset_url = ""
         self._run: StreamRun | None = None

@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, Connection
-from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_lance.compat import AirflowNotFoundException, check_tracking
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.operators.master import master_of, refuse_master
 from airflow_provider_lance.streaming.decoding import shown
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 __all__ = ["Submission", "check_submission", "master_of", "spark_connection"]
-
-_CONNECTION_TYPES = ("spark", "yarn", "k8s", "local")
-"""The others than ``spark`` are what a connection in the form of a URI gets from its scheme."""
 
 # These have arguments of their own on the operator, or are what the operator itself decides.
 _OURS = {
@@ -48,31 +46,15 @@ _DETACHING_CONF = {
 def spark_connection(conn_id: str) -> Connection:
     """Return the Spark connection.
 
-    :raises SpecError: there is none, where the Spark provider's hook would go on with master
-        ``yarn``; or it is one of another type, which that hook would take for the master's scheme.
+    :raises SpecError: there is none. The Spark provider's hook would go on with master ``yarn``.
     """
     try:
-        connection = BaseHook.get_connection(conn_id)
+        return BaseHook.get_connection(conn_id)
     except AirflowNotFoundException:
         raise SpecError(
             f"there is no Spark connection {conn_id!r}: add it, for example with `airflow "
             f"connections add {conn_id} --conn-type spark --conn-host 'local[*]'`"
         ) from None
-    if connection.conn_type not in _CONNECTION_TYPES:
-        raise SpecError(
-            f"Spark connection {conn_id!r} is of type {connection.conn_type!r}, so its master "
-            f"would be {master_of(connection)!r}: name a connection of type 'spark' in "
-            "spark_conn_id"
-        )
-    return connection
-
-
-def master_of(connection: Connection) -> str:
-    """Return the master URL that the Spark provider's hook makes of a connection."""
-    host = connection.host or ""
-    whole = connection.conn_type == "spark" and host and ("://" in host or not connection.port)
-    master = host if whole else f"{connection.conn_type}://{host}"
-    return f"{master}:{connection.port}" if connection.port else master
 
 
 @dataclass(frozen=True)
@@ -107,6 +89,7 @@ class Submission:
                 f"({master_of(self.connection)}) runs no Python driver in cluster mode; use client "
                 "mode"
             )
+        refuse_master(self.connection)
         self.hook(Path("spec.json"), Path("code.zip"))  # it has refusals of its own
 
     @property
@@ -201,7 +184,7 @@ class Submission:
                 env_vars=_environment(self.connection, self.conf, arguments.pop("env_vars", None)),
                 **arguments,
             )
-            made._validate_yarn_track_via_rm_api_config()
+            check_tracking(made)
         except (ValueError, RuntimeError) as error:
             raise SpecError(f"{who}: {error}") from error
         except NameError:  # how the hook of 6.3.4 says that it could not import its client

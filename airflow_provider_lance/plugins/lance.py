@@ -10,6 +10,7 @@ from airflow.plugins_manager import AirflowPlugin
 __all__ = ["LancePlugin"]
 
 _PREFIX = "/lance"
+"""Also in :func:`.links.stream.stream_url`, which no plugin has to import."""
 
 
 class LancePlugin(AirflowPlugin):

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
-from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk import BaseSensorOperator, Context, PokeReturnValue
 
+from airflow_provider_lance.compat import AirflowFailException, AirflowSkipException, conf
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook

@@ -10,20 +10,16 @@ from collections.abc import Callable, Collection, Iterator
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     CalendarIntervalType,
     CharType,
     DataType,
-    GeographyType,
-    GeometryType,
     MapType,
     NullType,
     StringType,
     StructField,
     StructType,
-    TimeType,
     UserDefinedType,
     VarcharType,
     VariantType,
@@ -31,6 +27,12 @@ from pyspark.sql.types import (
 )
 
 from airflow_provider_lance.exceptions import SchemaMismatchError
+from airflow_provider_lance.spark.compat import (
+    GeographyType,
+    GeometryType,
+    TimeType,
+    utc_arrow_schema,
+)
 
 __all__ = ["arrow_schema", "folding", "refuse_collated_keys"]
 
@@ -75,7 +77,7 @@ def arrow_schema(df: DataFrame, names: Collection[str]) -> pa.Schema:
         raise SchemaMismatchError(
             "the stream has columns that a Lance dataset cannot hold: " + "; ".join(faults)
         )
-    return to_arrow_schema(StructType(fields), timezone="UTC")
+    return utc_arrow_schema(StructType(fields))
 
 
 def folding(df: DataFrame) -> Callable[[str], str]:

@@ -87,7 +87,7 @@ class EpochWriter:
         try:
             messages = df.mapInArrow(self.task, MESSAGE_SCHEMA).collect()
         except PythonException as error:
-            raise named_by_worker(error) or error from error
+            raise named_by_worker(str(error)) or error from error
         return gather(messages, self.task, dataset)
 
 

@@ -13,6 +13,7 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     StorageUnavailableError,
 )
+from airflow_provider_lance.spark.failures import access_denied
 
 __all__ = ["HadoopFiles"]
 
@@ -94,6 +95,9 @@ class HadoopFiles:
                 "the Spark application (for s3a org.apache.hadoop:hadoop-aws of Spark's Hadoop "
                 "version, by spark.jars.packages)"
             )
+        name, message = str(error.java_exception.getClass().getName()), said.partition(": ")[2]
+        if denied := access_denied(name, message or said):
+            return denied
         kind = ChecksumMismatchError if said.startswith(_CHECKSUM) else StorageUnavailableError
         return kind(f"cannot reach {self._root.toString()}/{path}: {said}")
 

@@ -18,12 +18,13 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from pyspark.errors import AnalysisException, ParseException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.spark.application import message_of, read_spec, start_logging
+from airflow_provider_lance.spark.failures import named_failure, named_user_failure
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.heartbeat import Heartbeat
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
@@ -48,7 +49,10 @@ def main(argv: list[str]) -> int:
         print("usage: job.py SPEC.json [--remove]", file=sys.stderr)
         return 2
     start_logging()
-    session = SparkSession.builder.getOrCreate()
+    try:
+        session = SparkSession.builder.getOrCreate()
+    except Exception as error:
+        return _no_session(argv[0], error)
     try:
         spec = JobSpec.loads(read_spec(argv[0], remove=len(argv) > 1))
     except (LanceStreamError, OSError) as error:
@@ -60,6 +64,20 @@ def main(argv: list[str]) -> int:
         _end_process()
     session.stop()
     return 1 if summary.reason is EndReason.FAILED else 0
+
+
+def _no_session(name: str, error: Exception) -> int:
+    """Say why there is no Spark, where a checkpoint cannot be written to: in the log."""
+    cause = _cause(error, None)
+    if not os.path.exists(name):
+        raise error  # in a cluster only Spark brings the specification
+    try:
+        spec = JobSpec.loads(read_spec(name, remove=False))
+    except (LanceStreamError, OSError) as unread:
+        print(f"{type(unread).__name__}: {unread}", file=sys.stderr)
+        return 2
+    print(json.dumps(_summary(spec, LanceSink(spec.sink), error=cause).to_json()))
+    return 1
 
 
 def _end_process() -> NoReturn:
@@ -144,7 +162,12 @@ def _dataframe(session: SparkSession, spec: JobSpec) -> DataFrame:
         raise SpecError(
             f"dataframe {spec.dataframe!r} cannot be loaded: {error}. Ship the module with py_files"
         ) from error
-    df = function(session, dict(spec.arguments))
+    except Exception as error:
+        raise named_user_failure(error, f"importing dataframe {spec.dataframe!r}") from error
+    try:
+        df = function(session, dict(spec.arguments))
+    except Exception as error:
+        raise named_user_failure(error, f"dataframe {spec.dataframe!r}") from error
     if not isinstance(df, DataFrame):
         raise SpecError(f"dataframe {spec.dataframe!r} returned {type(df).__name__}")
     return df
@@ -158,17 +181,23 @@ def _from_source(session: SparkSession, source: Source, sql: str | None) -> Data
             return df
         df.createOrReplaceTempView("source")
         return session.sql(sql)
-    except (AnalysisException, ParseException) as error:
-        raise SpecError(f"the source or its sql cannot be read: {message_of(error)}") from None
+    except Exception as error:
+        named = named_failure(error)
+        if isinstance(named, SpecError):
+            raise SpecError(f"the source or its sql cannot be read: {named}") from None
+        raise
 
 
-def _cause(caught: BaseException, sink: LanceSink) -> BaseException | None:
+def _cause(caught: BaseException, sink: LanceSink | None) -> BaseException | None:
     """Return the error behind Spark's wrapping, ``None`` when it was the orderly stop."""
-    cause = sink.error if isinstance(caught, StreamingQueryException) and sink.error else caught
+    inner = sink.error if sink else None
+    cause = inner if isinstance(caught, StreamingQueryException) and inner else caught
     if isinstance(cause, StoppedOnRequestError):
         return None
     # An error of ours says all there is to say; for any other the trace may be all there is.
-    trace = None if isinstance(cause, LanceStreamError) else cause
+    named = named_failure(cause)
+    trace = None if named else cause
+    cause = named or cause
     log.error("The query failed. %s: %s", type(cause).__name__, message_of(cause), exc_info=trace)
     return cause
 
@@ -185,12 +214,12 @@ def _summary(
     spec: JobSpec,
     sink: LanceSink,
     *,
-    query: StreamingQuery | None,
-    supervision: Supervision | None,
     error: BaseException | None,
-    stopped: bool,
-    released: bool,
-    seconds: float,
+    query: StreamingQuery | None = None,
+    supervision: Supervision | None = None,
+    stopped: bool = False,
+    released: bool = False,
+    seconds: float = 0.0,
 ) -> Summary:
     committer, totals = sink.committer, sink.totals
     reason = EndReason.STOPPED if stopped else EndReason.FINISHED

@@ -13,6 +13,7 @@ from enum import StrEnum
 from airflow_provider_lance.exceptions import FencedError, TerminalError, error_class
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, Owner, OwnerState, StopNote
+from airflow_provider_lance.streaming.last_words import LastError, is_certain
 from airflow_provider_lance.streaming.pulse import Pulse
 from airflow_provider_lance.streaming.report import EndReason, Summary
 
@@ -75,6 +76,7 @@ class Sight:
     from the launch and ``silent`` from the newest heartbeat, both on the observer's clock.
     ``blind`` says that this observer can never read the driver's heartbeats. ``exit_status`` is
     spark-submit's where its keeper noted one, or the cluster's; negative for a signal.
+    ``last_error`` is the newest in the log of a driver that is gone, where that can be read.
     ``checkpoint``, ``owner`` and ``stop_note`` are only looked at when :func:`is_suspect` says so.
     """
 
@@ -87,6 +89,7 @@ class Sight:
     blind: bool = False
     summary: Summary | None = None
     exit_status: int | None = None
+    last_error: LastError | None = None
     checkpoint: Checkpoint | None = None
     owner: Owner | None = None
     stop_note: StopNote | None = None
@@ -102,6 +105,8 @@ class Health:
     """Whether a new driver may fare better; only of a stream that failed or was lost."""
     asked_by: str | None = None
     """Who asked it to stop, empty if nobody signed; ``None`` if nobody asked."""
+    error: str = ""
+    """The class of the error that ended it, where no summary says so."""
 
     def __str__(self) -> str:
         return f"{self.state}: {self.reason}"
@@ -176,6 +181,12 @@ def _gone(sight: Sight) -> Health:
         return Health(StreamState.FINISHED, f"{reason}{last}")
     how = f" ({_exit(sight.exit_status)})" if sight.exit_status is not None else ""
     doubt = _in_flight(sight)
+    if sight.last_error and (sight.exit_status or 0) > 0:  # a signal has another cause
+        found = sight.last_error
+        reason = f"{found.message}; the driver ended{how}{last}{doubt}"
+        certain = is_certain(found.error)
+        state = StreamState.FAILED if certain else StreamState.DEAD
+        return Health(state, reason, restartable=not certain, error=found.error)
     reason = f"the driver's process is gone{how} and left no summary{last}{doubt}"
     return Health(StreamState.DEAD, reason, True)
 

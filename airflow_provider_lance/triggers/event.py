@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from airflow_provider_lance.compat import asset_stores
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.streaming.decoding import finite, shown
@@ -19,9 +20,6 @@ from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition,
 from airflow_provider_lance.triggers.follow import Sight, describe, is_another, ownership, tally
 from airflow_provider_lance.triggers.poll import Teller, subscribe
 from airflow_provider_lance.triggers.threads import Pool, in_thread
-
-if TYPE_CHECKING:
-    from airflow.sdk.execution_time.context import AssetStateStoreAccessors
 
 __all__ = ["LanceEpochEventTrigger"]
 
@@ -107,7 +105,7 @@ class LanceEpochEventTrigger(BaseEventTrigger):
         teller = Teller(self.log)
         # Without the URI: a dataset that moves keeps its numbers.
         key = f"lance/{self.query_id}/{self.condition}"
-        told = _Told(self.asset_state_store, key, teller)
+        told = _Told(asset_stores(self), key, teller)
         with subscribe(
             self.uri, self.query_id, lance_conn_id=self.lance_conn_id, interval=self.poll_interval
         ) as looks:
@@ -202,12 +200,8 @@ def _mark(sight: Sight) -> Mark:
 class _Told:
     """What was told, kept with every watched asset; whatever goes wrong with it is survived."""
 
-    def __init__(self, assets: AssetStateStoreAccessors | None, key: str, teller: Teller) -> None:
-        # Identical watchers are one trigger with several assets. Their stores are found by asset
-        # only, and nothing tells a trigger by which assets it is watched.
-        named = getattr(assets, "_by_name", {}).values()
-        self._stores: list[Any] = [*named] or ([] if assets is None else [assets])
-        self._key, self._teller = key, teller
+    def __init__(self, stores: list[Any], key: str, teller: Teller) -> None:
+        self._stores, self._key, self._teller = stores, key, teller
         self._first: Mark | None = None
         self._failed = 0
 

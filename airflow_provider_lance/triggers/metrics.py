@@ -9,8 +9,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow.sdk.observability import stats
-
+from airflow_provider_lance.compat import stats
 from airflow_provider_lance.streaming.pulse import Pulse
 
 __all__ = ["count_restart", "gauge_progress"]

@@ -16,10 +16,14 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.launch.folder import RunFolder
+from airflow_provider_lance.launch.process import LocalDriver
+from airflow_provider_lance.launch.tail import end_of_log
 from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.streaming.epoch import Owner, StopNote
 from airflow_provider_lance.streaming.files import Files
 from airflow_provider_lance.streaming.health import Health, Limits, Sight, is_suspect, tell
+from airflow_provider_lance.streaming.last_words import LastError, last_error, summary_in
 from airflow_provider_lance.streaming.properties import decode_query
 from airflow_provider_lance.streaming.pulse import Pulse
 from airflow_provider_lance.streaming.report import (
@@ -62,6 +66,7 @@ class Supervisor:
         """The driver's last word, once it is there."""
         self._hook, self._limits, self._clock = hook, limits, clock
         self._reports: Files | None = None
+        self._last_error: LastError | None = None
         self._since = self._changed = self._looked = self._answered = clock()
         self._excused = 0.0
         self._age_before = _age(launch.launched_at)
@@ -95,8 +100,11 @@ class Supervisor:
             self._read_reports(alive)
             if self.summary is None and is_suspect(self._sight(alive), self._limits):
                 self._read_last_word()
-            if alive is False and self.summary is None and self.launch.is_ending():
-                alive = True  # how it ended is known in a moment
+            if alive is False and self.summary is None:
+                if self.launch.is_ending():
+                    alive = True  # how it ended is known in a moment
+                else:
+                    self._read_log()
             sight = self._sight(alive)
             if is_suspect(sight, self._limits):
                 sight = self._sight(alive, evidence=True)
@@ -141,6 +149,15 @@ class Supervisor:
         if self._reports is not None:
             self.summary = read_summary(self._reports, self.launch.launch_id)
 
+    def _read_log(self) -> None:
+        """Read what the driver's log says of its end, where it lies on this host."""
+        driver = self.launch.driver
+        if self.summary or not isinstance(driver, LocalDriver) or not driver.driver.here:
+            return
+        text = end_of_log(RunFolder.at(driver.folder).driver_log)
+        self.summary = summary_in(text, self.launch.launch_id)
+        self._last_error = last_error(text)
+
     def renew(self, hook: LanceHook) -> None:
         """Go on with another hook: the old one's credentials may have changed."""
         self._hook, self._reports = hook, None
@@ -157,6 +174,7 @@ class Supervisor:
             blind=self._reports is None,
             summary=self.summary,
             exit_status=self.launch.exit_status() if alive is False else None,
+            last_error=self._last_error if alive is False else None,
             checkpoint=self._checkpoint() if evidence else None,
             owner=owner,
             stop_note=note,

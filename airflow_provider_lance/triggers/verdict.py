@@ -32,7 +32,8 @@ class Action(StrEnum):
 class Verdict:
     """What to do, why, and after how many seconds; travels as a trigger's event.
 
-    ``ended`` is the driver's summary as JSON, where it left one.
+    ``ended`` is the driver's summary as JSON, where it left one; ``error`` the class of the error
+    that ended it without one, where that is known.
     """
 
     action: Action
@@ -44,6 +45,7 @@ class Verdict:
     restarts: Restarts = field(default_factory=Restarts)
     ended: Mapping[str, Any] | None = None
     timed_out: bool = False
+    error: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -57,6 +59,7 @@ class Verdict:
             "restarts": self.restarts.to_json(),
             "ended": dict(self.ended) if self.ended else None,
             "timed_out": self.timed_out,
+            "error": self.error,
         }
 
     @classmethod
@@ -123,7 +126,15 @@ def judge(
         )
     if health.restartable and policy.most:
         reason = f"{reason}; not restarted again: {history.fruitless} restarts without progress"
-    return Verdict(Action.END, state, reason, health.restartable, restarts=history, ended=ended)
+    return Verdict(
+        Action.END,
+        state,
+        reason,
+        health.restartable,
+        restarts=history,
+        ended=ended,
+        error=health.error,
+    )
 
 
 def nobodys_wish(asked_by: str, me: str) -> bool:

@@ -13,24 +13,30 @@ from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.launch.folder import RunFolder
 from airflow_provider_lance.launch.process import LocalDriver
-from airflow_provider_lance.launch.tail import LogTail
+from airflow_provider_lance.launch.tail import LogTail, last_lines
 from airflow_provider_lance.streaming.decoding import moment
 from airflow_provider_lance.streaming.forms import travelled
 from airflow_provider_lance.streaming.health import Health, Limits, StreamState
 from airflow_provider_lance.streaming.restarts import RestartPolicy, Restarts
 from airflow_provider_lance.triggers.metrics import count_restart, gauge_progress
-from airflow_provider_lance.triggers.progress import progress_line
+from airflow_provider_lance.triggers.progress import EpochLines
 from airflow_provider_lance.triggers.stopping import ask_to_stop
 from airflow_provider_lance.triggers.supervisor import Supervisor
 from airflow_provider_lance.triggers.verdict import Action, Verdict, judge
+from airflow_provider_lance.triggers.warnings import Warnings
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
 __all__ = ["Watch", "WatchOrder"]
 
-_PROGRESS_SECONDS = 10.0
-"""How often a progress line may appear in the task's log."""
+_ALTERNATING = (StreamState.RUNNING, StreamState.IDLE)
+_LASTING_SECONDS = 60.0
+"""How long a stream must be idle, or busy again, for that to be worth a line."""
+_LINES = 100
+"""How many lines of a driver's log are shown at one look."""
+_LAST_LINES = 20
+"""How much of a dead driver's log is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +112,9 @@ class Watch:
         self.supervisor = Supervisor(order.launch, self._hook, order.limits)
         self.health: Health | None = None
         self._tail = _tail(order.launch, from_end=not whole_log)
-        self._epoch: int | None = None
-        self._spoke = -_PROGRESS_SECONDS
+        self._epochs = EpochLines()
+        self._told: StreamState | None = None
+        self._other_since: float | None = None
         self._puzzled = ""
         self._stopping_since: float | None = None
         self._late_since: float | None = None
@@ -169,7 +176,9 @@ class Watch:
 
     def conclude(self, verdict: Verdict) -> None:
         """Log why the watch is over, and end what hangs, where that is possible from here."""
-        self._show_progress()
+        self._show_progress(last=True)
+        if verdict.state is StreamState.DEAD:
+            self._show_last_lines()
         if verdict.action is Action.RESTART:
             count_restart(self.order.launch.query_id, verdict.state.value, self.order.tags)
             self._log.warning(
@@ -189,27 +198,41 @@ class Watch:
             self._log.warning("Killed what was left of the driver. where=%s", launch.where())
 
     def show_log(self) -> None:
-        """Show what the driver wrote since the last look, a bounded part of it."""
+        """Show the warnings and errors that the driver wrote since the last look."""
         for line in self._tail.read() if self._tail else ():
             self._log.info("driver | %s", line)
 
+    def _show_last_lines(self) -> None:
+        driver = self.order.launch.driver
+        if isinstance(driver, LocalDriver) and driver.driver.here:
+            for line in last_lines(RunFolder.at(driver.folder).driver_log, _LAST_LINES):
+                self._log.info("driver.log ends | %s", line)
+
     def _show(self, health: Health) -> None:
         over = health.state.ended or health.state.lost  # the verdict says so once
-        if not over and (self.health is None or health.state is not self.health.state):
+        if not over and self._is_news(health.state):
+            self._told, self._other_since = health.state, None
             self._log.info("Stream %s: %s", health.state, health.reason)
         self.health = health
         self.show_log()
         if pulse := self.supervisor.pulse:
             query_id, silent = self.order.launch.query_id, self.supervisor.silent
             gauge_progress(query_id, pulse, silent, self.order.tags)
-        if time.monotonic() - self._spoke >= _PROGRESS_SECONDS:
-            self._show_progress()
+        self._show_progress()
 
-    def _show_progress(self) -> None:
-        pulse, heartbeat = self.supervisor.pulse, self.supervisor.heartbeat
-        if pulse and heartbeat and pulse.epoch not in (None, self._epoch):
-            self._epoch, self._spoke = pulse.epoch, time.monotonic()
-            self._log.info(progress_line(heartbeat))
+    def _is_news(self, state: StreamState) -> bool:
+        """Tell whether a state is worth a line: between two triggers every stream is idle."""
+        if state is self._told:
+            self._other_since = None
+            return False
+        if self._told not in _ALTERNATING or state not in _ALTERNATING:
+            return True
+        self._other_since = self._other_since or time.monotonic()
+        return time.monotonic() - self._other_since >= _LASTING_SECONDS
+
+    def _show_progress(self, *, last: bool = False) -> None:
+        if line := self._epochs.line(self.supervisor.heartbeat or {}, last=last):
+            self._log.info(line)
 
     def _timed_out(self, verdict: Verdict | None) -> Verdict | None:
         """Past the deadline, ask the stream to stop, and wait for its end as long as its grace."""
@@ -244,4 +267,5 @@ def _tail(launch: Launch, *, from_end: bool) -> LogTail | None:
     driver = launch.driver
     if not isinstance(driver, LocalDriver) or not driver.driver.here:
         return None
-    return LogTail(RunFolder.at(driver.folder).driver_log, from_end=from_end)
+    log = RunFolder.at(driver.folder).driver_log
+    return LogTail(log, _LINES, from_end=from_end, keep=Warnings())

@@ -24,6 +24,7 @@ GLUE = [
     "plugins/page",
     "sensors",
     "triggers",
+    "compat.py",
     "provider_info.py",
     "shipping.py",
 ]

@@ -180,10 +180,9 @@ def _get_over(fight: Fight, restored: Restored, undone: set[int], there: set[int
             fight.answer(end, landed=landed, gone=gone)
         else:
             others.bring_back(scene.place, restored.newest)
-    end = fight.end(scene.driver(), Manner.FINISHED, errors=gap)
-    if end.error in gap:
+    while (end := fight.end(scene.driver(), Manner.FINISHED, errors=gap)).error in gap:
         fight.answer(end, landed=landed)
-        fight.end(scene.driver(), Manner.FINISHED)
+        gap = gap - {end.error}  # each is asked once
 
 
 def replace_offsets(fight: Fight) -> None:

@@ -121,8 +121,8 @@ class Airflow:
             try:
                 if found := condition():
                     return found
-            except (urllib.error.URLError, ConnectionError):
-                pass  # the API server is not up yet
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                pass  # the API server is not up yet, or busy
             if time.monotonic() > deadline:
                 raise TimeoutError(f"waited {seconds} s in vain for {what}; see {self.home}")
             time.sleep(0.5)

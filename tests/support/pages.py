@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,22 @@ PREFIX = "/lance"
 @contextmanager
 def airflow_of_its_own(folder: Path) -> Iterator[None]:
     """Give Airflow's models an empty database, and its auth manager two users."""
+    import airflow.models
     from airflow import settings
     from airflow.api_fastapi.app import purge_cached_app
     from airflow.models.asset import AssetActive, AssetModel
     from airflow.models.base import Base
     from airflow.models.connection import Connection
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.dagrun import DagRun
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields
     from airflow.models.revoked_token import RevokedToken
-    from airflow.models.team import Team
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.team import Team, dag_bundle_team_association_table
+    from airflow.models.xcom import XComModel
+
+    airflow.models.import_all_models()
 
     def configure() -> None:
         settings.dispose_orm(do_log=False)
@@ -48,8 +58,13 @@ def airflow_of_its_own(folder: Path) -> Iterator[None]:
         for name, value in changes.items():
             patch.setenv(name, value)
         configure()
-        models = (AssetActive, AssetModel, Connection, RevokedToken, Team)
-        Base.metadata.create_all(settings.engine, tables=[each.__table__ for each in models])
+        models = (
+            *(AssetActive, AssetModel, Connection, RevokedToken, Team),
+            *(DagModel, DagBundleModel, DagRun, TaskInstance),
+            *(RenderedTaskInstanceFields, XComModel),
+        )
+        tables = [each.__table__ for each in models] + [dag_bundle_team_association_table]
+        Base.metadata.create_all(settings.engine, tables=tables)
         try:
             yield
         finally:
@@ -68,6 +83,54 @@ def register(uri: str, extra: dict[str, Any] | None = None, *, active: bool = Tr
         session.flush()
         if active:
             session.add(AssetActive.for_asset(asset))
+
+
+def let_stream(
+    dag_id: str,
+    rendered: dict[str, Any],
+    *,
+    run: int = 1,
+    state: str = "deferred",
+    link: str = "lance/stream",
+    stale: bool = False,
+) -> None:
+    """Let a task stream as Airflow notes it: its run, its templates, the XCom of its link.
+
+    :param run: the newer, the larger.
+    """
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.dagrun import DagRun
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import insert, select, text
+
+    name = {"dag_id": dag_id, "run_id": f"run-{run}", "task_id": "stream"}
+    numbers = {"max_active_tasks": 1, "max_consecutive_failed_dag_runs": 0}
+    with create_session() as session:
+        session.execute(text("PRAGMA foreign_keys=OFF"))  # DAG versions, pools, log templates
+        if session.scalar(select(DagModel.dag_id).where(DagModel.dag_id == dag_id)) is None:
+            if session.scalar(select(DagBundleModel.name)) is None:
+                session.execute(insert(DagBundleModel).values(name="dags"))
+            flags = {"has_task_concurrency_limits": False, "is_stale": stale}
+            row = {"dag_id": dag_id, "bundle_name": "dags", **numbers, **flags}
+            session.execute(insert(DagModel).values(**row))
+        run_id = session.execute(
+            insert(DagRun).values(
+                dag_id=dag_id,
+                run_id=name["run_id"],
+                run_type="manual",
+                run_after=datetime(2026, 1, run, tzinfo=UTC),
+                log_template_id=1,
+            )
+        ).inserted_primary_key[0]
+        session.execute(insert(TaskInstance).values(**name, pool="default_pool", state=state))
+        session.execute(insert(RenderedTaskInstanceFields).values(**name, rendered_fields=rendered))
+        if link:
+            key = {"key": "lance_stream_page", "value": link, "dag_run_id": run_id}
+            session.execute(insert(XComModel).values(**name, **key))
 
 
 class Site:

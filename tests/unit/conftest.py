@@ -24,6 +24,7 @@ from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.dataset import open_dataset
 from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
+from tests.support.turns import OtherRuns
 
 SECRET = "s3cr3t-of-the-store"
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
@@ -129,7 +130,7 @@ FAKE = '''#!{python}
 """Plays spark-submit: takes notes, then leaves behind what the test ordered."""
 import json, os, signal, sys, time
 
-order = json.load(open(os.environ["FAKE_ORDER"]))
+order = json.load(open(os.environ["SPARK_FAKE_ORDER"]))
 argv = sys.argv[1:]
 option = lambda name: argv[argv.index(name) + 1]
 sys.path.insert(0, option("--py-files").split(",")[0])
@@ -151,6 +152,7 @@ secrets = (job if maintains else job.sink).storage_options.values()
 seen = " ".join(argv) + json.dumps(dict(os.environ))
 notes = {{
     "argv": argv,
+    "environment": dict(os.environ),
     "pyspark_python": os.environ.get("PYSPARK_PYTHON"),
     "mode": oct(os.stat(path).st_mode & 0o777),
     "folder_mode": oct(os.stat(os.path.dirname(path)).st_mode & 0o777),
@@ -162,9 +164,9 @@ notes = {{
 }}
 if order.get("child"):
     notes["child"] = os.fork() or os.execlp("sleep", "sleep", "600")
-hidden = os.environ["FAKE_NOTES"] + ".new"
+hidden = os.environ["SPARK_FAKE_NOTES"] + ".new"
 json.dump(notes, open(hidden, "w"))
-os.rename(hidden, os.environ["FAKE_NOTES"])
+os.rename(hidden, os.environ["SPARK_FAKE_NOTES"])
 for line in order.get("say", []):
     print(line, flush=True)
 if maintains:
@@ -195,7 +197,7 @@ if order.get("summary") is not None and not maintains:
     report.write_summary(reports, report.Summary.from_json(made))
 if order.get("signal"):
     os.kill(os.getpid(), order["signal"])
-while order.get("hang") and not os.path.exists(os.environ["FAKE_ORDER"] + ".go"):
+while order.get("hang") and not os.path.exists(os.environ["SPARK_FAKE_ORDER"] + ".go"):
     time.sleep(0.02)
 sys.exit(order.get("exit", 0))
 '''
@@ -211,8 +213,8 @@ class SparkSubmit:
         binary.write_text(FAKE.format(python=sys.executable))
         binary.chmod(0o755)
         monkeypatch.setenv("PATH", f"{binary.parent}{os.pathsep}{os.environ['PATH']}")
-        monkeypatch.setenv("FAKE_ORDER", str(self._order))
-        monkeypatch.setenv("FAKE_NOTES", str(self._notes))
+        monkeypatch.setenv("SPARK_FAKE_ORDER", str(self._order))
+        monkeypatch.setenv("SPARK_FAKE_NOTES", str(self._notes))
         monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
         self.orders(summary={})
 
@@ -243,6 +245,7 @@ def spark_on(
     def make(host: str, **environment: str) -> SparkSubmit:
         add_connection("spark_default", conn_type="spark", host=host)
         monkeypatch.setenv("AIRFLOW__LANCE__DRIVER_FOLDER", str(tmp_path / "drivers"))
+        OtherRuns(monkeypatch)  # none
         made = SparkSubmit(tmp_path, monkeypatch)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)

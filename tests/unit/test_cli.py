@@ -267,7 +267,9 @@ print(main(["doctor", uri, "--write-probe"]))
 print(main(["status", uri, "--conn-id", "lake"]))
 print(sorted({{name.split(".")[0] for name in sys.modules}} & {{"airflow", "pyspark"}}))
 """
-    ran = python("-c", code)
+    # Spark's own client is not Airflow: the doctor looks for it on the PATH.
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    ran = python("-c", code, env={"PATH": path})
     assert ran.status == 0, ran.err
     assert [line for line in ran.out.splitlines() if re.fullmatch(r"[\d ]+|\[.*\]", line)] == [
         "0",

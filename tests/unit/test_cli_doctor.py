@@ -7,18 +7,35 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
-from airflow_provider_lance.cli import probe
+from airflow_provider_lance.cli import environment, probe
+from airflow_provider_lance.cli.diagnosis import Diagnosis, Level
+from airflow_provider_lance.cli.spark_here import look_at_spark
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort
 from airflow_provider_lance.streaming.dataset import open_dataset as really_open
 from tests.support.cli import Ran, Stream, python, sleeper, typed
 from tests.support.maintenance import files, make
 
-BASE = {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": "", "JAVA_HOME": ""}
+PACKAGE = "airflow-provider-lance"
+HERE = Path(sys.executable).parent
+BASE = {
+    "PYSPARK_PYTHON": sys.executable,
+    "SPARK_HOME": "",
+    "JAVA_HOME": "",
+    "PATH": f"{HERE}:{os.environ['PATH']}",
+}
+REPAIR = "pip install --force-reinstall --no-deps pyspark==4.2.0 pyspark-client==4.2.0"
+
+
+@pytest.fixture(autouse=True)
+def _spark_submit_is_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", BASE["PATH"])
 
 
 @pytest.fixture
@@ -73,32 +90,101 @@ def install(folder: Path, name: str, version: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("installed", "level", "said"),
+    ("installed", "said"),
     [
-        ([("pyspark", "4.3.0"), ("pyspark-client", "4.2.0")], "error", "those of 4.2.0"),
-        ([("pyspark-client", "4.2.0"), ("pyspark", "4.3.0")], "error", "those of 4.3.0"),
-        ([("pyspark", "4.3.0"), ("pyspark-client", "4.3.0")], "warning", "both 4.3.0"),
+        ([("pyspark", "4.3.0"), ("pyspark-client", "4.2.0")], "the files now are those of 4.2.0"),
+        ([("pyspark-client", "4.2.0"), ("pyspark", "4.3.0")], "the files now are those of 4.3.0"),
     ],
 )
-def test_pyspark_and_its_client_in_one_folder(
-    tmp_path: Path, installed: list[tuple[str, str]], level: str, said: str
+def test_pyspark_and_its_client_of_two_versions(
+    tmp_path: Path, installed: list[tuple[str, str]], said: str
 ) -> None:
     for name, version in installed:
         install(tmp_path, name, version)
     ran, found = doctor(PYTHONPATH=str(tmp_path))
-    assert found["pyspark-client"]["level"] == level
+    assert (ran.status, found["pyspark-client"]["level"]) == (1, "error")
     assert said in found["pyspark-client"]["seen"]
-    assert str(tmp_path / "pyspark") in found["pyspark-client"]["seen"] or level == "warning"
-    assert "pip install 'pyspark==4.3.0'" in found["pyspark-client"]["advice"]
-    assert ran.status == (1 if level == "error" else 0)
+    assert str(tmp_path / "pyspark") in found["pyspark-client"]["seen"]
+    assert found["pyspark-client"]["advice"].startswith(REPAIR)
+
+
+def test_pyspark_and_its_client_of_one_version(tmp_path: Path) -> None:
+    install(tmp_path, "pyspark", "4.1.3")
+    install(tmp_path, "pyspark-client", "4.1.3")
+    ran, found = doctor(PYTHONPATH=str(tmp_path), JAVA_HOME=os.environ.get("JAVA_HOME", ""))
+    assert (ran.status, found["pyspark-client"]["level"]) == (0, "ok")
 
 
 def test_files_that_another_pyspark_left(tmp_path: Path) -> None:
     install(tmp_path, "pyspark", "4.3.0")
+    install(tmp_path, "pyspark-client", "4.3.0")
     (tmp_path / "pyspark" / "version.py").write_text("__version__ = '4.1.0'\n")
     ran, found = doctor(PYTHONPATH=str(tmp_path))
     assert ran.status == 1
-    assert "those of 4.1.0" in found["pyspark-client"]["seen"]
+    assert "are of 4.1.0" in found["pyspark-client"]["seen"]
+    assert found["pyspark-client"]["advice"].startswith(REPAIR)
+
+
+def test_files_that_an_uninstalled_client_took_along(tmp_path: Path) -> None:
+    install(tmp_path, "pyspark", "4.2.0")
+    install(tmp_path, "pyspark-client", "4.2.0")
+    (tmp_path / "pyspark" / "version.py").unlink()
+    ran, found = doctor(PYTHONPATH=str(tmp_path))
+    assert ran.status == 1
+    assert "files of pyspark 4.2.0 are missing" in found["pyspark-client"]["seen"]
+    assert found["pyspark-client"]["advice"].startswith(REPAIR)
+
+
+def told_of(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> dict[str, Diagnosis]:
+    """Return what is said of packages, some of which have other versions, or none."""
+    known = environment.version_of
+    monkeypatch.setattr(environment, "version_of", lambda name: versions.get(name, known(name)))
+    return {each.name: each for each in environment.look_at_packages()}
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "level"),
+    [
+        ("pandas", None, Level.ERROR),
+        ("pandas", "2.1.4", Level.ERROR),
+        ("pandas", "2.2.0", Level.OK),
+        ("pandas", "3.0.1", Level.WARNING),
+        ("pylance", None, Level.ERROR),
+        ("pylance", "13.0.0", Level.ERROR),
+        ("pylance", "15.0.0", Level.WARNING),
+        ("pyarrow", "19.0.1", Level.ERROR),
+        ("pyspark", "3.5.9", Level.ERROR),
+        ("pyspark", None, Level.NOTE),
+    ],
+)
+def test_a_package_that_a_stream_needs(
+    monkeypatch: pytest.MonkeyPatch, name: str, version: str | None, level: Level
+) -> None:
+    found = told_of(monkeypatch, **{name: version})
+    assert found[name].level is level
+    assert ("pip install" in found[name].advice) == (level is not Level.OK)
+
+
+def test_files_that_a_client_left_which_is_no_longer_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = told_of(monkeypatch, **{"pyspark": "4.3.0", "pyspark-client": None})
+    assert found["pyspark-client"].level is Level.ERROR
+    assert "are of 4.2.0" in found["pyspark-client"].seen
+
+
+def test_the_lines_to_type_are_the_packages_own() -> None:
+    """What the doctor tells to type brings what the package's own metadata ask for."""
+    wanted = {Requirement(each).name: Requirement(each) for each in requires(PACKAGE) or []}
+    pair = {str(wanted[name].specifier) for name in ("pyspark", "pyspark-client")}
+    assert pair == {"==4.2.0"}
+    assert REPAIR.count(pair.pop()) == 2
+    for name, (least, below) in environment._TRIED.items():
+        if name == "pyspark":
+            continue
+        asked = wanted[name.replace("airflow-core", "airflow")].specifier
+        assert asked.contains(".".join(map(str, least)))
+        assert below is None or not asked.contains(".".join(map(str, below)))
 
 
 @pytest.mark.parametrize(
@@ -121,6 +207,22 @@ def test_java(tmp_path: Path, text: str, level: str) -> None:
 def test_no_java_at_all(tmp_path: Path) -> None:
     ran, found = doctor(PATH=str(tmp_path))
     assert (ran.status, found["Java"]["level"]) == (1, "error")
+
+
+def test_a_spark_submit_that_is_not_on_the_path(tmp_path: Path) -> None:
+    ran, found = doctor(PATH="/usr/bin:/bin")
+    assert (ran.status, found["spark-submit"]["level"]) == (1, "error")
+    assert found["spark-submit"]["advice"] == f"export PATH={HERE}:$PATH"
+    program(tmp_path / "bin" / "spark-submit", "exit 0")
+    _, found = doctor(PATH="/usr/bin:/bin", SPARK_HOME=str(tmp_path))
+    assert found["spark-submit"]["advice"] == f"export PATH={tmp_path}/bin:$PATH"
+
+
+def test_no_spark_submit_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    found = {each.name: each for each in look_at_spark({"PATH": str(tmp_path)})}
+    assert found["spark-submit"].level is Level.ERROR
+    assert found["spark-submit"].advice == "pip install 'airflow-provider-lance[pyspark]'"
 
 
 def test_another_spark(tmp_path: Path) -> None:

@@ -162,8 +162,20 @@ def test_no_spark_submit_on_path(
     tmp_path: Path, spark_submit: SparkSubmit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    with pytest.raises(SpecError, match=r"'spark-submit' is not on the PATH"):
+    with pytest.raises(SpecError, match="'spark-submit', the spark-binary of"):
         engine().run(spec())
+
+
+def test_the_job_gets_none_of_the_workers_secrets(
+    spark_submit: SparkSubmit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", SECRET)
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    spark_submit.orders(report=REPORT)
+    engine(further={"env_vars": {"GREETING": "hello"}}).run(spec())
+    environment = spark_submit.notes["environment"]
+    assert SECRET not in environment.values()
+    assert (environment["AWS_REGION"], environment["GREETING"]) == ("eu-central-1", "hello")
 
 
 def test_kill_ends_the_job_and_all_that_it_started(spark_submit: SparkSubmit) -> None:

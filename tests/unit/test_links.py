@@ -1,11 +1,14 @@
-"""The extra links: browsers get http, https and file, and never a credential."""
+"""The extra links: browsers get http and https, and never a credential."""
 
 from __future__ import annotations
+
+from urllib.parse import parse_qs
 
 import pytest
 
 from airflow_provider_lance.links.dataset import dataset_url
 from airflow_provider_lance.links.spark_ui import spark_ui_url
+from airflow_provider_lance.links.stream import stream_url
 
 
 @pytest.mark.parametrize(
@@ -30,9 +33,9 @@ def test_spark_ui(address: object, expected: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "expected"),
     [
-        ("/data/a b.lance", "file:///data/a%20b.lance"),
-        ("file:/data/a.lance", "file:///data/a.lance"),
-        ("file:///data/a.lance", "file:///data/a.lance"),
+        ("/data/a b.lance", ""),
+        ("file:/data/a.lance", ""),
+        ("file:///data/a.lance", ""),
         ("s3://b/w/a.lance", "https://console.aws.amazon.com/s3/buckets/b?prefix=w/a.lance/"),
         ("gs://b/a.lance", "https://console.cloud.google.com/storage/browser/b/a.lance"),
         (
@@ -50,4 +53,15 @@ def test_dataset(uri: str, expected: str) -> None:
 
 def test_a_store_of_ones_own_has_no_console() -> None:
     assert dataset_url("s3://b/a.lance", "http://minio:9000") == ""
-    assert dataset_url("/data/a.lance", "http://minio:9000") == "file:///data/a.lance"
+
+
+@pytest.mark.parametrize("uri", ["/data/a&b=ü.lance", "s3://b/a.lance"])
+@pytest.mark.parametrize("conn_id", ["minio", None])
+def test_a_streams_page_is_named_without_airflows_own_address(
+    uri: str, conn_id: str | None
+) -> None:
+    address = stream_url(uri, "orders", conn_id)
+    path, _, query = address.partition("?")
+    assert path == "lance/stream"
+    expected = {"uri": [uri], "query": ["orders"], "conn_id": [conn_id or ""]}
+    assert parse_qs(query, keep_blank_values=True) == expected

@@ -10,12 +10,14 @@ from typing import Any
 
 import lance
 import pytest
+from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
+from airflow_provider_lance.links.stream import stream_url
 from airflow_provider_lance.plugins.page.app import create_app
 from airflow_provider_lance.plugins.page.known import Known
 from airflow_provider_lance.streaming.properties import key
 from tests.support.maintenance import make
-from tests.support.pages import Live, Site, airflow_of_its_own, register, words
+from tests.support.pages import Live, Site, airflow_of_its_own, let_stream, register, words
 from tests.support.supervised import QUERY, here
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -126,6 +128,43 @@ def test_registered_assets_are_listed(tmp_path: Path, live: Live) -> None:
     with airflow_of_its_own(tmp_path):
         register(f"lance://{live.uri}")
         assert f"flights {live.uri} idle" in words(Site(create_app()).ask("/").text)
+
+
+def test_a_stream_without_outlets_is_listed_to_who_may_read_its_dag(
+    tmp_path: Path, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rendered = {"uri": live.uri, "query_id": QUERY, "lance_conn_id": None}
+    with airflow_of_its_own(tmp_path):
+        let_stream("ours", rendered)
+        site = Site(create_app())
+        address = stream_url(live.uri, QUERY, None).removeprefix("lance")
+        assert f"flights {live.uri} idle" in words(site.ask("/").text)
+        [listed] = site.links(site.ask("/").text)
+        assert listed == address, "the list and the task's button lead to the same page"
+        assert "LS000 healthy" in words(site.ask(address).text)
+        monkeypatch.setattr(SimpleAuthManager, "filter_authorized_dag_ids", lambda self, **_: set())
+        assert "No dataset is known." in words(site.ask("/").text)
+        assert site.ask(address).status_code == 404
+
+
+def test_of_a_shared_dataset_a_viewer_sees_the_streams_of_his_dags(
+    site: Site, known: list[Known], live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lance.dataset(live.uri).update_config({key("owner", "theirs"): "no JSON"})
+    monkeypatch.setattr(
+        SimpleAuthManager, "get_authorized_dag_ids", lambda self, **_: {"ours", "starting"}
+    )
+    known += [Known(live.uri, "", QUERY, "ours"), Known(live.uri, "", "theirs", "other")]
+    known.append(Known(live.uri, "", "soon", "starting"))
+    shown = words(site.ask("/").text)
+    assert f"flights {live.uri} idle" in shown
+    assert "theirs" not in shown
+    assert site.ask(f"/stream?uri={live.uri}&query={QUERY}&conn_id=").status_code == 200
+    assert site.ask(f"/stream?uri={live.uri}&query=theirs&conn_id=").status_code == 404
+    begins = site.ask(f"/stream?uri={live.uri}&query=soon&conn_id=")
+    assert "no driver of it has begun" in words(begins.text)
+    known.append(Known(live.uri))  # an asset: for all who may read assets
+    assert "theirs" in words(site.ask("/").text)
 
 
 def test_registered_datasets_that_cannot_be_read(tmp_path: Path) -> None:

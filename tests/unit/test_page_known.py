@@ -23,10 +23,11 @@ from airflow_provider_lance.plugins.page.known import (
     merge,
     of_asset,
     of_config,
+    queries_of,
 )
 from airflow_provider_lance.plugins.page.opening import open_known
 from tests.support.maintenance import make
-from tests.support.pages import airflow_of_its_own, register
+from tests.support.pages import airflow_of_its_own, let_stream, register
 
 
 @pytest.mark.parametrize(
@@ -99,11 +100,55 @@ def test_assets_that_are_active_and_the_option_are_known(
         register("lance:///data/gone.lance", active=False)
         register("s3://bucket/other.lance")
         register("lancelot://not/ours")
-        assert known_datasets() == [
+        assert merge(known_datasets()) == [
             Known("/data/a.lance", ""),
             Known("/data/a.lance", "minio"),
             Known("s3://bucket/b.lance"),
         ]
+
+
+def streams(uri: str, query_id: str = "orders", **fields: Any) -> dict[str, Any]:
+    return {"uri": uri, "query_id": query_id, "lance_conn_id": None, **fields}
+
+
+def test_what_tasks_stream_into_is_known(tmp_path: Path, add_connection: Any) -> None:
+    add_connection("minio", {"base_uri": "s3://bucket/warehouse"}, conn_type="lance")
+    with airflow_of_its_own(tmp_path):
+        let_stream("first", streams("/data/a.lance"))
+        let_stream("second", streams("orders.lance", lance_conn_id="minio"))
+        let_stream("third", streams("nobody.lance", lance_conn_id="gone"))
+        let_stream("stale", streams("/data/of-a-dag-that-is-gone.lance"), stale=True)
+        let_stream("waits", streams("/data/of-a-sensor.lance"), link="")
+        let_stream("strange", {"uri": 7})
+        found = known_datasets()
+    assert {(each, each.query_id, each.dag_id) for each in found} == {
+        (Known("/data/a.lance", ""), "orders", "first"),
+        (Known("s3://bucket/warehouse/orders.lance", "minio"), "orders", "second"),
+        (Known("nobody.lance", "gone"), "orders", "third"),
+    }
+
+
+def test_a_task_is_known_by_its_newest_run_and_by_those_that_are_active(tmp_path: Path) -> None:
+    with airflow_of_its_own(tmp_path):
+        let_stream("dag", streams("/over.lance"), run=1, state="success")
+        let_stream("dag", streams("/active.lance"), run=2, state="running")
+        let_stream("dag", streams("/newest.lance"), run=3, state="failed")
+        assert {each.uri for each in known_datasets()} == {"/active.lance", "/newest.lance"}
+
+
+def test_a_users_xcom_names_no_dataset(tmp_path: Path) -> None:
+    with airflow_of_its_own(tmp_path):
+        let_stream("dag", streams("/a.lance"), link="lance/stream?uri=/etc&query=q")
+        assert [each.uri for each in known_datasets()] == ["/a.lance"]
+
+
+def test_who_may_read_a_dag_sees_what_it_streams() -> None:
+    ours, theirs = Known("/a", "", "one", "ours"), Known("/a", "", "two", "theirs")
+    assert merge([ours, theirs], dags={"ours"}) == [Known("/a", "")]
+    assert merge([ours, theirs]) == []
+    assert queries_of("/a", [ours, theirs], {"ours"}) == {"one"}
+    assert queries_of("/a", [ours, theirs], {"ours", "theirs"}) == {"one", "two"}
+    assert queries_of("/a", [ours, theirs, Known("/a")], set()) is None, "it is registered"
 
 
 def test_opens_with_the_default_connection_where_there_is_one(

@@ -12,6 +12,7 @@ from airflow.plugins_manager import get_plugin_info, is_valid_plugin
 from fastapi import FastAPI
 
 import airflow_provider_lance.plugins.page
+from airflow_provider_lance.links.stream import stream_url
 from airflow_provider_lance.plugins.lance import LancePlugin
 
 
@@ -27,6 +28,7 @@ def test_airflow_takes_it_and_shows_it() -> None:
     [view] = shown.external_views
     assert (view.href, view.url_route) == ("lance/", "lance-streams")
     assert [app.url_prefix for app in shown.fastapi_apps] == ["/lance"]
+    assert stream_url("/a", "q", None).startswith(view.href)
 
 
 def test_the_application_is_made_once_and_only_when_asked_for() -> None:

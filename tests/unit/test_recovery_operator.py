@@ -359,10 +359,10 @@ def test_commands_name_the_connection_and_no_secret_is_shown(
     assert SECRET not in json.dumps(report) + shown() + json.dumps(ti.xcoms) + str(failed.value)
 
 
-def test_the_link_to_the_dataset_is_there(wreck: Wreck, ti: TaskInstance) -> None:
+def test_a_dataset_on_this_hosts_disk_has_no_link(wreck: Wreck, ti: TaskInstance) -> None:
     wreck.run(1, released=True)
     run(ti, wreck.uri)
-    assert str(ti.xcoms["lance_dataset"]).endswith("orders.lance")
+    assert ti.xcoms["lance_dataset"] == ""
 
 
 def test_a_dataset_that_no_stream_writes_is_checked_as_well(

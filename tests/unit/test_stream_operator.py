@@ -11,6 +11,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -26,8 +27,9 @@ from airflow_provider_lance.exceptions import (
     TransientError,
 )
 from airflow_provider_lance.operators.launching import driver_root
+from airflow_provider_lance.operators.master import master_of
 from airflow_provider_lance.operators.stream import LanceStreamOperator
-from airflow_provider_lance.operators.submission import master_of, spark_connection
+from airflow_provider_lance.operators.submission import spark_connection
 from airflow_provider_lance.operators.supervision import Supervision
 from tests.support.processes import wait_for
 
@@ -353,7 +355,7 @@ RENDERED_BADLY = [
             "there is no connection 'lance_default'",
         ),
         ({"spark_conn_id": "nowhere"}, "there is no Spark connection 'nowhere'"),
-        ({"spark_conn_id": "lake"}, "its master would be 'lance://'"),
+        ({"spark_conn_id": "lake"}, "'lance://' is no master of Spark"),
         ({"spark_submit": {"yarn_track_via_rm_api": True}}, "requires Spark master to be YARN"),
         ({"spark_submit": {"spark_binary": "sh"}, "spark_conn_id": "odd"}, "spark-home"),
         ({"spark_conn_id": "standalone", "deploy_mode": "cluster"}, "use client mode"),
@@ -549,8 +551,14 @@ def test_no_spark_submit_on_path(
     tmp_path: Any, spark_submit: SparkSubmit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    with pytest.raises(AirflowFailException, match=r"'spark-submit' is not on the PATH"):
-        run(operator(tmp_path))
+    with pytest.raises(AirflowFailException) as caught:
+        run(operator(tmp_path, spark_submit={"spark_binary": "spark3-submit"}))
+    assert str(caught.value) == (
+        "SpecError: 'spark3-submit', the spark-binary of Spark connection 'spark_default', is not "
+        "on the PATH of this worker. Install Spark's client, for example with `pip install "
+        "'airflow-provider-lance[pyspark]'`, which brings spark-submit; or name another command in "
+        'the connection\'s extra, as {"spark-binary": "spark3-submit"}'
+    )
 
 
 def test_progress_and_links_while_it_runs(
@@ -580,15 +588,18 @@ def test_progress_and_links_while_it_runs(
     assert logged.count(line) == 1
     assert "Epoch 1 committed. version=4 rows=7" in logged
     assert ti.xcoms["lance_spark_ui"] == "http://host:4040"
-    assert ti.xcoms["lance_dataset"] == f"file://{tmp_path}/flights.lance"
+    page = f"lance/stream?{urlencode({'uri': task.uri, 'query': 'flights', 'conn_id': ''})}"
+    assert ti.xcoms["lance_stream_page"] == page
+    assert ti.xcoms["lance_dataset"] == "", "a browser opens no folder of this host"
     ends = {
         link.name: link.get_link(task, ti_key=None)  # type: ignore[arg-type]
         for link in task.operator_extra_links
     }
-    assert ends == {
-        "Spark UI": "",  # the driver is gone
-        "Lance dataset": f"file://{tmp_path}/flights.lance",
-    }
+    assert list(ends.items()) == [
+        ("Lance stream", page),
+        ("Spark UI", ""),  # the driver is gone
+        ("Lance dataset", ""),
+    ]
 
 
 def test_the_last_heartbeat_is_shown_however_long_the_interval(

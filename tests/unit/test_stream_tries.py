@@ -389,14 +389,15 @@ def test_no_secret_is_in_what_a_driver_leaves_on_its_host(
     tmp_path: Path, spark_submit: SparkSubmit, add_connection: AddConnection, shown: Shown
 ) -> None:
     add_connection("warehouse", conn_type="lance", password=SECRET)
-    spark_submit.orders(say=[f"connecting with {SECRET}"], summary={})
+    warning = "26/11/22 10:00:00 WARN Store: connecting with"
+    spark_submit.orders(say=[f"{warning} {SECRET}"], summary={})
     operator(tmp_path, lance_conn_id="warehouse").execute(context(None))
     wait_for("the keeper's end", lambda: bool(list((tmp_path / "drivers").rglob("exit.json"))))
     left = [path for path in (tmp_path / "drivers").rglob("*") if path.is_file()]
     assert any(path.name == "driver.log" for path in left)
     for path in left:
         assert SECRET.encode() not in path.read_bytes(), path
-    assert "driver | connecting with ***" in shown()
+    assert f"driver | {warning} ***" in shown()
 
 
 # --- A driver on another host ----------------------------------------------------------------
@@ -720,11 +721,12 @@ def test_a_secret_of_several_lines_stays_one(
 ) -> None:
     lines = ["-----BEGIN+(KEY)-----", "TWFueSBoYW5kcy4=", "bWFrZSBsaWdodA=="]
     add_connection("warehouse", conn_type="lance", password="\n".join(lines))
-    spark_submit.orders(say=[f"key: {line}" for line in lines], summary={})
+    warning = "26/11/22 10:00:00 WARN Store: key:"
+    spark_submit.orders(say=[f"{warning} {line}" for line in lines], summary={})
     operator(tmp_path, lance_conn_id="warehouse").execute(context(None))
     wait_for("the keeper's end", lambda: bool(list((tmp_path / "drivers").rglob("exit.json"))))
     [log] = (tmp_path / "drivers").rglob("driver.log")
-    assert log.read_text() == "key: ***\n" * 3
+    assert log.read_text() == f"{warning} ***\n" * 3
     text = shown()
-    assert text.count("driver | key: ***") == 3
+    assert text.count(f"driver | {warning} ***") == 3
     assert not [line for line in lines if line in text]

@@ -234,13 +234,14 @@ def test_a_connection_that_is_missing_ends_no_stream(
 def test_the_drivers_log_and_progress_are_shown(stand: Supervised, shown: Shown) -> None:
     process = stand.process()
     local = stand.local(process)
-    stand.folder.driver_log.write_text("shown before the task was deferred\n")
+    stand.folder.driver_log.write_text("26/11/22 10:00:00 WARN A: shown before\n")
     stand.beat()
     made = trigger(stand.launch(local), tags={"dag_id": "d"})
 
     def go_on() -> None:
         with stand.folder.driver_log.open("a") as log:
-            log.write("now it says this\n")
+            log.write("26/11/22 10:00:01 INFO A: of no interest\n")
+            log.write("26/11/22 10:00:01 WARN A: now it says this\n")
         stand.beat(epoch=5)
 
     def end() -> None:
@@ -249,8 +250,9 @@ def test_the_drivers_log_and_progress_are_shown(stand: Supervised, shown: Shown)
 
     watched(made, go_on, end)
     text = shown()
-    assert text.count("driver | now it says this") == 1
+    assert text.count("driver | 26/11/22 10:00:01 WARN A: now it says this") == 1
     assert "shown before" not in text
+    assert "of no interest" not in text
     assert "Epoch 5 committed" in text
     assert text.count("Stream idle") == 1, "a state is told once"
     assert text.count("Stream finished") == 1

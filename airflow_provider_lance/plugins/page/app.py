@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from airflow.api_fastapi.core_api.security import requires_access_asset
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_asset
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
-from airflow_provider_lance.plugins.page.known import Known, find, known_datasets
+from airflow_provider_lance.plugins.page.known import (
+    Known,
+    find,
+    known_datasets,
+    merge,
+    queries_of,
+)
 from airflow_provider_lance.plugins.page.listing import list_streams, tone_of
 from airflow_provider_lance.plugins.page.looks import Look, Looks
 from airflow_provider_lance.plugins.page.pictures import pictures
@@ -28,7 +36,19 @@ REFRESH = 10
 """Seconds after which a page asks for itself again."""
 _LISTED = 20
 """Epochs in the table."""
-_NOT_KNOWN = "The page knows no such stream. It shows registered assets and [lance] datasets only."
+_NOT_KNOWN = (
+    "The page knows no such stream. It shows those of registered assets, of [lance] datasets, and "
+    "of the DAGs that you may read."
+)
+_NOT_BEGUN = "the dataset knows no such query yet: no driver of it has begun"
+
+
+def _readable_dags(user: GetUserDep) -> set[str]:
+    # Airflow's own ReadableDagsFilterDep finds its auth manager in the API server's root app only.
+    return get_auth_manager().get_authorized_dag_ids(user=user, method="GET")
+
+
+ReadableDags = Annotated[set[str], Depends(_readable_dags)]
 
 
 def create_app(known: Callable[[], list[Known]] = known_datasets) -> FastAPI:
@@ -52,6 +72,12 @@ def create_app(known: Callable[[], list[Known]] = known_datasets) -> FastAPI:
     return app
 
 
+def _only(look: Look[tuple[Row, ...]], queries: set[str] | None) -> Look[tuple[Row, ...]]:
+    if queries is None or look.value is None:
+        return look
+    return replace(look, value=tuple(row for row in look.value if row.query_id in queries))
+
+
 class _Page:
     def __init__(self, known: Callable[[], list[Known]]) -> None:
         self._templates = Templates()
@@ -59,24 +85,41 @@ class _Page:
         self._datasets: Looks[Known, tuple[Row, ...]] = Looks(see_dataset)
         self._streams: Looks[tuple[Known, str], Stream] = Looks(lambda key: see_stream(*key))
 
-    async def streams(self) -> HTMLResponse:
+    async def streams(self, readable: ReadableDags) -> HTMLResponse:
         """Show all known streams."""
         [registered] = await self._known.at(["all"])
-        known = registered.value or []
-        looks = await self._datasets.at(known)
+        every, dags = registered.value or [], readable
+        known = merge(every, dags=dags)
+        looks = [
+            _only(look, queries_of(each.uri, every, dags))
+            for each, look in zip(known, await self._datasets.at(known), strict=True)
+        ]
         lines = list_streams(zip(known, looks, strict=True))
         return self._show("streams.html", lines=lines, error=registered.error)
 
-    async def stream(self, uri: str = "", query: str = "", conn_id: str | None = None) -> Response:
+    async def stream(
+        self,
+        readable: ReadableDags,
+        uri: str = "",
+        query: str = "",
+        conn_id: str | None = None,
+    ) -> Response:
         """Show one stream, if it is one of the known ones."""
         [registered] = await self._known.at(["all"])
-        dataset = find(registered.value or [], uri, conn_id)
+        every, dags = registered.value or [], readable
+        dataset = find(merge(every, dags=dags), uri, conn_id)
         if dataset is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, registered.error or _NOT_KNOWN)
         [rows] = await self._datasets.at([dataset])
         if rows.value is None:
             return self._unreadable(dataset, query, rows)
+        allowed = queries_of(uri, every, dags)
+        if allowed is not None and query not in allowed:
+            raise HTTPException(HTTPStatus.NOT_FOUND, _NOT_KNOWN)
         if query not in (row.query_id for row in rows.value):
+            of_dag = {each.query_id for each in every if each.uri == uri and each.dag_id in dags}
+            if query in of_dag:
+                return self._unreadable(dataset, query, Look(error=_NOT_BEGUN))
             raise HTTPException(HTTPStatus.NOT_FOUND, _NOT_KNOWN)
         [look] = await self._streams.at([(dataset, query)])
         if look.value is None:

@@ -1,17 +1,32 @@
-"""Which datasets the page may look at: registered assets, and the option ``[lance] datasets``.
+"""Which datasets the page may look at: assets, what tasks stream into, and ``[lance] datasets``.
 
 Whoever views the page names a dataset only among these: a URI that a viewer may choose would let
-them read whatever the API server's host can read.
+them read whatever the API server's host can read. For the same reason a task's dataset is read from
+its rendered templates, which only Airflow writes, and not from its XComs, which users may edit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["Known", "dataset_uri", "find", "known_datasets", "merge", "of_asset", "of_config"]
+from airflow_provider_lance.exceptions import LanceStreamError
+from airflow_provider_lance.links.stream import LanceStreamLink
+
+__all__ = [
+    "Known",
+    "dataset_uri",
+    "find",
+    "known_datasets",
+    "merge",
+    "of_asset",
+    "of_config",
+    "of_task",
+    "queries_of",
+]
 
 EXTRA = "lance_conn_id"
 """Where an asset's ``extra`` names its connection."""
@@ -20,20 +35,28 @@ _MOST = 500
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A dataset that somebody registered.
+    """A dataset that somebody registered, or that a task streams into.
 
     ``conn_id`` is ``None`` where nobody named a connection, and empty where none is wanted.
+    ``query_id`` and ``dag_id`` are those of the task, empty for what somebody registered; only who
+    may read that DAG may see it.
     """
 
     uri: str
     conn_id: str | None = None
+    query_id: str = field(default="", compare=False)
+    dag_id: str = field(default="", compare=False)
 
 
 def known_datasets() -> list[Known]:
-    """Return the registered datasets, in order, at most 500; asks Airflow's database."""
+    """Return the datasets, at most 500 of each origin, each as often as it is known.
+
+    It asks Airflow's database.
+    """
     from airflow.configuration import conf
 
-    return merge(of_config(conf.get("lance", "datasets", fallback="") or ""), _assets())
+    registered = of_config(conf.get("lance", "datasets", fallback="") or "")
+    return [*registered, *_assets(), *_of_tasks()]
 
 
 def _assets() -> list[Known]:
@@ -49,6 +72,61 @@ def _assets() -> list[Known]:
     )
     with create_session(scoped=False) as session:
         return [of_asset(uri, extra) for uri, extra in session.execute(wanted)]
+
+
+def _of_tasks() -> list[Known]:
+    """Return what tasks stream into: each by its newest run, and by those that are active."""
+    from airflow.models.dag import DagModel
+    from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+    from sqlalchemy import and_, func, or_, select
+
+    def same(one: Any, other: Any, *names: str) -> Any:
+        return and_(*(getattr(one, name) == getattr(other, name) for name in names))
+
+    task = ("dag_id", "task_id", "map_index")
+    columns = [getattr(XComModel, name) for name in task]
+    # The link's XCom tells which tasks stream; its key has an index.
+    streams = XComModel.key == LanceStreamLink.xcom_key
+    newest = (
+        select(*columns, func.max(XComModel.dag_run_id).label("run"))
+        .where(streams)
+        .group_by(*columns)
+        .subquery()
+    )
+    wanted = (
+        select(Rendered.dag_id, Rendered.rendered_fields)
+        .join(XComModel, and_(streams, same(Rendered, XComModel, *task, "run_id")))
+        .join(TaskInstance, same(Rendered, TaskInstance, *task, "run_id"))
+        .join(newest, same(XComModel, newest.c, *task))
+        .join(DagModel, and_(DagModel.dag_id == Rendered.dag_id, DagModel.is_stale.is_(False)))
+        .where(
+            or_(
+                XComModel.dag_run_id == newest.c.run,
+                TaskInstance.state.in_(["running", "deferred"]),
+            )
+        )
+        .order_by(XComModel.timestamp.desc())
+        .limit(_MOST)
+    )
+    with create_session(scoped=False) as session:
+        found = [of_task(dag_id, fields) for dag_id, fields in session.execute(wanted)]
+    return [each for each in found if each]
+
+
+def of_task(dag_id: str, rendered: Mapping[str, Any]) -> Known | None:
+    """Return the dataset of a task's rendered templates, ``None`` if they name none."""
+    from airflow_provider_lance.hooks.lance import LanceHook
+
+    uri, query_id, conn_id = (rendered.get(name) for name in ("uri", "query_id", EXTRA))
+    if not isinstance(uri, str) or not isinstance(query_id, str):
+        return None
+    conn_id = conn_id if isinstance(conn_id, str) else ""
+    with suppress(LanceStreamError):  # to open it says what is wrong
+        uri = LanceHook(conn_id or None).resolve(uri)
+    return Known(uri, conn_id, query_id, dag_id)
 
 
 def of_asset(uri: str, extra: Mapping[str, Any] | None) -> Known:
@@ -67,12 +145,27 @@ def of_config(text: str) -> list[Known]:
     return found
 
 
-def merge(*sources: Iterable[Known]) -> list[Known]:
-    """Return each dataset once; one that names its connection stands for one that does not."""
-    every = {each: None for source in sources for each in source}
+def merge(*sources: Iterable[Known], dags: Collection[str] = ()) -> list[Known]:
+    """Return each dataset once; one that names its connection stands for one that does not.
+
+    :param dags: the DAGs that the viewer may read.
+    """
+    open_to = {"", *dags}
+    every = {each: None for source in sources for each in source if each.dag_id in open_to}
     named = {each.uri for each in every if each.conn_id is not None}
     kept = (each for each in every if each.conn_id is not None or each.uri not in named)
     return sorted(kept, key=lambda each: (each.uri, each.conn_id or ""))[:_MOST]
+
+
+def queries_of(uri: str, known: Iterable[Known], dags: Collection[str]) -> set[str] | None:
+    """Return which queries of a known dataset may be shown, ``None`` for all of them.
+
+    Who knows a dataset only by DAGs sees what those DAGs stream.
+    """
+    named = [each for each in known if each.uri == uri]
+    if any(not each.dag_id for each in named):
+        return None
+    return {each.query_id for each in named if each.dag_id in dags}
 
 
 def find(known: Iterable[Known], uri: str, conn_id: str | None) -> Known | None:

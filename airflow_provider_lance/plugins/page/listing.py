@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from urllib.parse import urlencode
 
+from airflow_provider_lance.links.stream import stream_address
 from airflow_provider_lance.plugins.page.known import Known
 from airflow_provider_lance.plugins.page.looks import Look
 from airflow_provider_lance.plugins.page.seen import Row
@@ -68,7 +68,7 @@ def _line(known: Known, age: float, row: Row) -> Line:
         tone=tone_of(status) if status else Tone.BAD,
         age=age,
         query_id=row.query_id,
-        link=_link(known, row.query_id),
+        link=stream_address(known.uri, row.query_id, known.conn_id),
         status=status,
         sentence=sentence,
     )
@@ -80,8 +80,3 @@ def tone_of(status: Status) -> Tone:
         return Tone.BAD
     worst = max((each.severity for each in status.findings), default=Severity.INFO)
     return Tone.WARNING if worst >= Severity.WARNING else Tone.GOOD
-
-
-def _link(known: Known, query_id: str) -> str:
-    named = {} if known.conn_id is None else {"conn_id": known.conn_id}
-    return f"stream?{urlencode({'uri': known.uri, 'query': query_id, **named})}"

@@ -42,8 +42,7 @@ def open_known(known: Known) -> Opened:
 
 
 def _default() -> str | None:
-    from airflow.sdk.exceptions import AirflowNotFoundException
-
+    from airflow_provider_lance.compat import AirflowNotFoundException
     from airflow_provider_lance.hooks.lance import LanceHook
 
     try:

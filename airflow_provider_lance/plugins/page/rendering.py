@@ -7,10 +7,10 @@ import hashlib
 from importlib.resources import files
 from typing import Any
 
-from airflow.sdk.log import redact  # type: ignore[attr-defined]
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from airflow_provider_lance.compat import redact
 from airflow_provider_lance.plugins.page import words
 
 __all__ = ["Templates"]

@@ -175,6 +175,7 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
         Code.QUERY_FAILED,
         f"Query {evidence.query_id} failed with {summary.error}: {_first_line(summary.message)}",
         cause=f"Terminal: it fails again until somebody does what the message says; then {again}."
+        + _rest(summary.message)
         if terminal
         else f"Transient: a new start may go through; {again}, or wait for the next retry.",
         command=command(evidence, "check"),
@@ -231,3 +232,9 @@ def _is_asked(driver: DriverSeen, note: StopNote, following: int) -> bool:
 
 def _first_line(text: str | None) -> str:
     return (text or "no message").splitlines()[0][:500]
+
+
+def _rest(text: str | None) -> str:
+    """Return what follows a message's first line: the trace of a user's function."""
+    rest = (text or "").partition("\n")[2][:4000]
+    return f"\n{rest}" if rest else ""

@@ -1,0 +1,201 @@
+"""What differs between the supported versions of Airflow and its Spark provider, or is private.
+
+Tried with Airflow 3.1 to 3.3 and the Spark provider 6.1 to 6.3. Everywhere else this package uses
+only what is public and equal in all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_provider_lance.exceptions import SpecError
+
+try:
+    from airflow.sdk import conf
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+        AirflowTaskTimeout,
+    )
+    from airflow.sdk.log import redact  # type: ignore[attr-defined]
+except ImportError:  # Airflow 3.1
+    from airflow.configuration import conf  # type: ignore[assignment]
+    from airflow.exceptions import (  # type: ignore[attr-defined, no-redef]
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+        AirflowTaskTimeout,
+    )
+    from airflow.sdk._shared.secrets_masker import redact
+
+if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.sdk import ExceptionRetryPolicy
+
+__all__ = [
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowSkipException",
+    "AirflowTaskTimeout",
+    "SubmittedDriver",
+    "asset_stores",
+    "check_tracking",
+    "conf",
+    "delete_driver_pod",
+    "kill_yarn_application",
+    "masked_texts",
+    "redact",
+    "replace_submit_environment",
+    "retry_policy",
+    "stats",
+    "submit_command",
+    "submit_environment",
+    "submit_process",
+    "submitted_driver",
+    "task_store",
+]
+
+
+def _find_stats() -> Any:
+    """Return what has ``incr`` and ``gauge``: a module in 3.3, a class in 3.1 and 3.2."""
+    try:
+        module: Any = importlib.import_module("airflow.sdk.observability.stats")
+    except ModuleNotFoundError:  # Airflow 3.1
+        module = importlib.import_module("airflow.stats")
+    return module if hasattr(module, "incr") else module.Stats
+
+
+stats = _find_stats()
+
+
+def retry_policy(
+    rules: Sequence[tuple[type[Exception], str, timedelta | None, str]],
+) -> ExceptionRetryPolicy:
+    """Return Airflow's retry policy, of rules ``(error, "FAIL" or "RETRY", delay, reason)``.
+
+    :raises SpecError: this Airflow has none; it came with 3.3.
+    """
+    try:
+        from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
+    except ImportError:
+        from airflow import __version__
+
+        raise SpecError(
+            f"Airflow {__version__} has no retry policies, they came with 3.3; in the task, wrap "
+            "what calls this package into `with no_retry_if_terminal():`"
+        ) from None
+    return ExceptionRetryPolicy(
+        rules=[
+            RetryRule(error, RetryAction[action], delay, reason=reason)
+            for error, action, delay, reason in rules
+        ]
+    )
+
+
+# --- What Airflow keeps for a task and an asset --------------------------------------------------
+
+
+def task_store(context: Mapping[str, Any]) -> Any:
+    """Return the task's state store, ``None`` before Airflow 3.3."""
+    return context.get("task_state_store")
+
+
+def asset_stores(trigger: object) -> list[Any]:
+    """Return the state stores of the assets that an event trigger is for; none before Airflow 3.3.
+
+    Identical watchers are one trigger with several assets. Their stores are found by asset only,
+    and nothing tells a trigger by which assets it is watched.
+    """
+    accessors = getattr(trigger, "asset_state_store", None)
+    named = getattr(accessors, "_by_name", {}).values()
+    return [*named] or ([] if accessors is None else [accessors])
+
+
+def masked_texts() -> list[str]:
+    """Return the texts that Airflow masks in the logs of this process."""
+    from airflow.sdk._shared.secrets_masker import _secrets_masker
+
+    # It keeps them as patterns; this is re.escape() backwards.
+    escaped = re.compile(r"\\(.)", re.DOTALL)
+    return sorted(escaped.sub(r"\1", text) for text in _secrets_masker().patterns)
+
+
+# --- SparkSubmitHook -----------------------------------------------------------------------------
+
+
+class SubmittedDriver(NamedTuple):
+    """What spark-submit's output said of a driver in a cluster; empty where it said nothing."""
+
+    yarn_application: str
+    pod: str
+    namespace: str
+
+
+def submit_command(hook: SparkSubmitHook, application: str) -> list[str]:
+    """Return the command line of spark-submit."""
+    return hook._build_spark_submit_command(application)
+
+
+def submit_environment(hook: SparkSubmitHook) -> dict[str, str]:
+    """Return what the hook adds to spark-submit's environment; whole after :func:`submit_command`.
+
+    The hook adds to it while it builds the command.
+    """
+    return {key: str(value) for key, value in (hook._env or {}).items()}
+
+
+def replace_submit_environment(
+    hook: SparkSubmitHook, replace: Callable[[dict[str, str]], dict[str, str]]
+) -> None:
+    """Let the hook's ``submit`` add what ``replace`` makes of what it would add by itself."""
+    build = hook._build_spark_submit_command
+
+    def built(application: str) -> list[str]:
+        command: list[str] = build(application)
+        hook._env = replace(submit_environment(hook))
+        return command
+
+    hook._build_spark_submit_command = built  # type: ignore[method-assign]
+
+
+def submit_process(hook: SparkSubmitHook | None) -> Any:
+    """Return the process of spark-submit, ``None`` while there is none."""
+    return getattr(hook, "_submit_sp", None)
+
+
+def submitted_driver(hook: SparkSubmitHook | None) -> SubmittedDriver:
+    """Return what the hook read from spark-submit's output."""
+    connection = getattr(hook, "_connection", None) or {}
+    return SubmittedDriver(
+        str(getattr(hook, "_yarn_application_id", None) or ""),
+        str(getattr(hook, "_kubernetes_driver_pod", None) or ""),
+        str(connection.get("namespace") or ""),
+    )
+
+
+def check_tracking(hook: SparkSubmitHook) -> None:
+    """Let the hook check what it needs to ask YARN.
+
+    :raises ValueError: something is missing.
+    """
+    hook._validate_yarn_track_via_rm_api_config()
+
+
+def kill_yarn_application(hook: SparkSubmitHook, application: str) -> None:
+    """Ask YARN to end an application."""
+    hook._kill_yarn_application(application)
+
+
+def delete_driver_pod(hook: SparkSubmitHook, pod: str, namespace: str) -> None:
+    """Ask Kubernetes to delete a driver's pod."""
+    hook._kubernetes_driver_pod = pod
+    hook._connection["namespace"] = namespace
+    hook._delete_driver_pod()

@@ -1,0 +1,54 @@
+"""A task's turn among its runs: which one it is, and when the wait for it fails the task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowTaskTimeout
+
+from airflow_provider_lance.exceptions import TransientError
+from airflow_provider_lance.triggers.turns import Turn
+from airflow_provider_lance.triggers.watch import WatchOrder
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["refuse_to_wait", "turn_of"]
+
+
+def turn_of(order: WatchOrder, context: Context) -> Turn:
+    """Return the turn of a task that is to launch a driver; nobody was looked at yet."""
+    return Turn(
+        me=order.me,
+        rank=_rank(context.get("dag_run")),
+        uri=order.launch.uri,
+        query_id=order.launch.query_id,
+        lance_conn_id=order.lance_conn_id,
+        silence=order.limits.silence,
+        poll_interval=order.poll_interval,
+        deadline=order.deadline,
+    )
+
+
+def _rank(run: Any) -> str:
+    """Return a run's logical date; of one without, when it was to run."""
+    moment = getattr(run, "logical_date", None) or getattr(run, "run_after", None)
+    return moment.isoformat() if moment else ""
+
+
+def refuse_to_wait(turn: Turn) -> None:
+    """Raise if the wait has lasted too long.
+
+    :raises AirflowTaskTimeout: the task's time is up.
+    :raises TransientError: the same other one has been waited for a whole day.
+    """
+    if turn.is_over:
+        raise AirflowTaskTimeout(
+            f"query {turn.query_id!r}: timed out at {turn.deadline}, waiting for {turn.waits_for}"
+        )
+    if turn.is_too_long:
+        raise TransientError(
+            f"query {turn.query_id!r}: waited since {turn.since} for {turn.waits_for}, and it does "
+            "not end. Look at that run; stop it with a LanceStreamStopOperator, or mark its task "
+            "failed. A retry waits again"
+        )

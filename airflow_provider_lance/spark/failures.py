@@ -1,0 +1,197 @@
+"""What Spark, the JVM and users' functions raise, as errors of this package: certain, or passing.
+
+Only what fails again for sure gets a terminal class. Spark says the kind of its own errors with a
+condition and an SQLSTATE (https://spark.apache.org/docs/latest/sql-error-conditions.html), the
+JVM with the name of the exception's class.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from airflow_provider_lance.exceptions import (
+    AccessDeniedError,
+    LanceStreamError,
+    RowsRefusedError,
+    SourceDataLossError,
+    SpecError,
+    TerminalError,
+)
+from airflow_provider_lance.spark.worker_error import may_pass, named_by_worker, users_failure
+
+__all__ = ["access_denied", "named_failure", "named_user_failure"]
+
+_CAUSES = 20
+_MAY_PASS = re.compile(
+    r"java\.net\.|java\.nio\.channels\.|javax\.net\.|io\.netty\.|java\.lang\.Interrupted"
+    r"|java\.lang\.OutOfMemory|.*Timeout|.*Disconnect|.*Retriable|.*SocketException"
+)
+"""Classes of the JVM after which the same call may succeed."""
+
+_STATES = {
+    "0A": SpecError,  # feature not supported
+    "21": RowsRefusedError,  # cardinality violation
+    "22": RowsRefusedError,  # data exception: a value that cannot be cast, a division by zero
+    "23": RowsRefusedError,  # constraint violation
+    "42": SpecError,  # syntax error, or a name that is not there
+    "46": SpecError,  # a setting that cannot be changed
+    "P0": RowsRefusedError,  # raise_error() and assert_true() in SQL
+}
+"""The first two characters of Spark's SQLSTATE: the class of the condition."""
+
+_BAD_ARGUMENTS = ("22022", "22023")
+"""An invalid value of a setting or of a function's parameter."""
+
+_MISSING_CLASSES = (
+    "java.lang.ClassNotFoundException",
+    "java.lang.NoClassDefFoundError",
+    "java.lang.NoSuchMethodError",
+    "java.lang.NoSuchFieldError",
+    "java.lang.AbstractMethodError",
+    "java.lang.IncompatibleClassChangeError",
+    "java.lang.UnsupportedClassVersionError",
+    "java.util.ServiceConfigurationError",
+    "org.apache.hadoop.fs.UnsupportedFileSystemException",
+)
+_DENIED_CLASSES = re.compile(
+    r"java\.nio\.file\.AccessDeniedException|org\.apache\.hadoop\.security\.AccessControlException"
+    r"|org\.apache\.hadoop\.fs\.(ParentNotDirectory|FileAlreadyExists)Exception"
+    r"|org\.apache\.kafka\.common\.errors\.\w*(Authentication|Authorization)Exception"
+)
+_DENIED = re.compile(r"Permission denied|Read-only file system|Not a directory")
+_EXPIRED = re.compile(r"expired|refresh", re.IGNORECASE)
+_MKDIR = re.compile(r"(?:mkdir of|Mkdirs failed to create) (?:file:)?(/.*?)(?: failed| \(|$)")
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EBUSY)
+_MASTER = re.compile(r"(Could not parse|Invalid) [Mm]aster URL|A master URL must be set")
+
+_LOST_ADVICE = (
+    "Records between the query's offsets and the oldest that are left are gone, for example after "
+    "the topic's retention. To go on without them, set failOnDataLoss='false' in the source's "
+    "options; to read all that is left, use a new checkpoint with newGeneration"
+)
+_JAR_ADVICE = "Add the connector's jars with packages, in the version of your Spark"
+_DENIED_ADVICE = "Let the driver's user read and write there, or name another place"
+
+
+@dataclass(frozen=True)
+class _JavaError:
+    name: str
+    condition: str
+    state: str
+    message: str
+
+
+def named_failure(error: BaseException) -> LanceStreamError | None:
+    """Return what an error means for a retry, ``None`` if that is not known or it may pass.
+
+    Looks at the error and its causes in the JVM; an error of this package is returned as it is.
+    """
+    if isinstance(error, LanceStreamError):
+        return error
+    chain = _causes(error)
+    for found in chain:
+        if found.condition.startswith("PYTHON_") or found.name.endswith(".PythonException"):
+            return named_by_worker(found.message) or users_failure(found.message)
+    if not chain or any(_MAY_PASS.match(found.name) for found in chain):
+        return None
+    for rule in (_by_condition, _by_class):
+        for found in reversed(chain):
+            if named := rule(found):
+                return named
+    return None
+
+
+def named_user_failure(error: Exception, what: str) -> BaseException:
+    """Return what an exception in a user's function means; the exception itself if it may pass.
+
+    :param what: names the function in the message.
+    """
+    if named := named_failure(error):
+        return named
+    if _causes(error) or may_pass(kind.__name__ for kind in type(error).__mro__):
+        return error
+    return users_failure("".join(traceback.format_exception(error)), what) or error
+
+
+def access_denied(name: str, message: str) -> AccessDeniedError | None:
+    """Return that a store refuses this user, ``None`` if it does not, or not for good.
+
+    :param name: the class of the JVM's exception.
+    """
+    if _EXPIRED.search(message):
+        return None  # a retry takes the credentials that are valid then
+    if made := _MKDIR.search(message):
+        return _not_made(made[1])
+    if _DENIED_CLASSES.fullmatch(name) or (name.startswith("java.io.") and _DENIED.search(message)):
+        return AccessDeniedError(f"{message}. {_DENIED_ADVICE}")
+    return None
+
+
+def _not_made(folder: str) -> AccessDeniedError | None:
+    """Make a folder of this host that Hadoop could not make: only the system says why."""
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        if error.errno in _FULL:
+            return None
+        return AccessDeniedError(f"cannot make {folder}: {error.strerror}. {_DENIED_ADVICE}")
+    return None
+
+
+def _by_condition(found: _JavaError) -> TerminalError | None:
+    if found.condition.startswith("KAFKA_DATA_LOSS") or "OffsetOutOfRange" in found.name:
+        return SourceDataLossError(f"{found.message}. {_LOST_ADVICE}")
+    if found.condition.endswith(("DATA_SOURCE_NOT_FOUND", "DATA_SOURCE_NOT_ENABLED")):
+        return SpecError(f"{found.message}. Correct the source's format. {_JAR_ADVICE}")
+    if found.state in _BAD_ARGUMENTS:
+        return SpecError(found.message)
+    known = _STATES.get(found.state[:2])
+    return known(found.message) if known else None
+
+
+def _by_class(found: _JavaError) -> TerminalError | None:
+    if found.name in _MISSING_CLASSES:
+        said = f"{found.name.rpartition('.')[2]}: {found.message}"
+        return SpecError(f"a class of the JVM is missing. {said}. {_JAR_ADVICE}")
+    if found.name.endswith(("IllegalArgumentException", "NumberFormatException")):
+        return SpecError(found.message)
+    if found.name.endswith((".AnalysisException", ".ParseException")):
+        return SpecError(found.message)
+    if _MASTER.search(found.message):
+        return SpecError(f"{found.message}. Correct the host of the Spark connection")
+    return access_denied(found.name, found.message)
+
+
+def _causes(error: BaseException) -> list[_JavaError]:
+    """Return an error of the JVM and its causes, the outermost first; empty for one of Python."""
+    found: list[_JavaError] = []
+    each: Any = None
+    if isinstance(error, Py4JJavaError):
+        each = error.java_exception
+    elif isinstance(error, PySparkException):
+        each = getattr(error, "_origin", None)
+    try:
+        while each is not None and len(found) < _CAUSES:
+            found.append(_read(each))
+            each = each.getCause()
+    except Py4JError:  # the JVM is gone
+        pass
+    return found
+
+
+def _read(throwable: Any) -> _JavaError:
+    name = str(throwable.getClass().getName())
+    message = str(throwable.getMessage() or name).strip()
+    try:
+        condition, state = throwable.getCondition(), throwable.getSqlState()
+    except Py4JError:  # no error of Spark's own
+        condition = state = None
+    return _JavaError(name, condition or "", state or "", message)

@@ -1,0 +1,218 @@
+"""One run at a time: a bounded stream waits for the other runs of its task that stream its query.
+
+Airflow's own limits do not count deferred tasks, so the runs agree among themselves. Each keeps a
+note in an XCom of its own, *waiting* or *going*, and reads those of the others. A run notes *going*
+before it looks at the others for the last time: of two that start at once each sees the other, and
+the one with the later logical date gives way. The owner record in the dataset shows a driver that
+outlived its task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
+from airflow_provider_lance.hooks.drivers import same_task
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.streaming.decoding import Reader, moment, plain_text
+from airflow_provider_lance.streaming.epoch import OwnerState
+from airflow_provider_lance.streaming.forms import travelled
+from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.streaming.recovery.look_drivers import with_owner
+from airflow_provider_lance.streaming.report import report_location
+
+__all__ = ["XCOM_KEY", "Turn", "take_turn"]
+
+XCOM_KEY = "lance_turn"
+"""Where a run keeps its note; Airflow removes it when a new try starts."""
+
+_ACTIVE = ["running", "deferred", "scheduled", "queued", "restarting"]
+"""A deferred task is scheduled and queued before it goes on."""
+
+_LONGEST_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One run's place among the runs of its task; travels as JSON.
+
+    ``me`` is the task try's ``launchedBy`` text; ``rank`` its logical date, or when it was to run;
+    ``silence`` how many seconds old a heartbeat may be to show a living driver; ``deadline`` the
+    ISO time at which the task's time is up. ``going`` is what it noted last, ``None`` before that.
+    ``others`` are the runs that were seen with notes; ``waits_for`` says in words for whom it waits
+    ``since`` when, empty if for nobody.
+    """
+
+    me: str
+    rank: str
+    uri: str
+    query_id: str
+    lance_conn_id: str | None = None
+    silence: float = 120.0
+    poll_interval: float = 5.0
+    deadline: str | None = None
+    going: bool | None = None
+    others: tuple[str, ...] = ()
+    waits_for: str = ""
+    since: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether the task's time is up."""
+        return self.deadline is not None and _seconds_since(self.deadline) >= 0
+
+    @property
+    def is_too_long(self) -> bool:
+        """Tell whether it has waited a whole day for the same one."""
+        return self.since is not None and _seconds_since(self.since) >= _LONGEST_SECONDS
+
+    def look(self, hook: LanceHook) -> str:
+        """Return in words whom to wait for, of those that were seen before. Blocks.
+
+        :raises Exception: Airflow or the store did not answer.
+        """
+        return self.blocked_by(_notes(self, self.others) if self.others else {}, hook)
+
+    def blocked_by(self, notes: Mapping[str, _Note], hook: LanceHook) -> str:
+        """Return in words whom to wait for, empty if for nobody."""
+        for run_id, note in sorted(notes.items(), key=lambda each: each[1].place):
+            if note.going:
+                return f"run {run_id}, which streams query {self.query_id!r} now"
+            if not self.going and note.place < self.place:
+                return f"run {run_id}, which is to stream query {self.query_id!r} before this one"
+        return _living_owner(self, hook)
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return by what runs are put in order."""
+        return self.rank, _parts(self.me)[2]
+
+    def noted(self, ti: Any, *, going: bool) -> Self:
+        """Keep the run's note, for the others.
+
+        :param ti: Airflow's task instance, in whose name it is kept.
+        """
+        if self.going is not going:
+            note = {"query": [self.uri, self.query_id], "going": going, "rank": self.rank}
+            ti.xcom_push(XCOM_KEY, note)
+        return replace(self, going=going)
+
+    def waiting_for(self, whom: str) -> Self:
+        """Return the turn waiting for somebody, since now unless it was the same one before."""
+        if whom and whom == self.waits_for:
+            return self
+        return replace(self, waits_for=whom, since=datetime.now(UTC).isoformat() if whom else None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values, for a trigger's keyword arguments."""
+        return asdict(self) | {"others": list(self.others)}
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_json` made.
+
+        :raises SpecError: it is something else.
+        """
+        readers: dict[str, Reader] = {"deadline": moment, "since": moment, "others": _texts}
+        return cls(**travelled(cls, given, "a turn", readers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    """What another run says of itself: whether it streams or waits, and its place."""
+
+    going: bool
+    place: tuple[str, str]
+
+
+def take_turn(turn: Turn, ti: Any, hook: LanceHook) -> Turn:
+    """Take the turn if it has come; ``waits_for`` is empty then.
+
+    :param ti: Airflow's task instance, in whose name the run's note is kept.
+    :raises Exception: Airflow or the store did not answer.
+    """
+    if not turn.going:
+        notes = _notes(turn)
+        turn = replace(turn, others=tuple(notes))
+        if whom := turn.blocked_by(notes, hook):
+            return turn.noted(ti, going=False).waiting_for(whom)
+        turn = turn.noted(ti, going=True)
+    # Whoever looks from here on sees this run; whoever noted before this look is seen by it.
+    notes = _notes(turn)
+    turn = replace(turn, others=tuple(notes))
+    if any(note.going and note.place < turn.place for note in notes.values()):
+        turn = turn.noted(ti, going=False)
+    return turn.waiting_for(turn.blocked_by(notes, hook))
+
+
+def _texts(given: object) -> tuple[str, ...]:
+    if not isinstance(given, list | tuple):
+        raise ValueError("a list of texts")
+    return tuple(plain_text(each) for each in given)
+
+
+def _notes(turn: Turn, among: tuple[str, ...] = ()) -> dict[str, _Note]:
+    """Return the notes of the other active runs about the same query, by run id.
+
+    :param among: ask about these only; a task's whole history may be long.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+    from airflow.sdk.execution_time.xcom import XCom
+
+    dag_id, task_id, mine, index = _parts(turn.me)
+    task: dict[str, Any] = {"dag_id": dag_id, "task_ids": [task_id], "map_index": index}
+    if not among and RuntimeTaskInstance.get_ti_count(**task, states=_ACTIVE) <= 1:
+        return {}
+    runs = RuntimeTaskInstance.get_task_states(**task, run_ids=list(among) or None)
+    found = {}
+    for run_id, states in runs.items():
+        if run_id == mine or not any(str(state) in _ACTIVE for state in states.values()):
+            continue
+        note = XCom.get_one(
+            key=XCOM_KEY, dag_id=dag_id, task_id=task_id, run_id=run_id, map_index=index
+        )
+        if isinstance(note, Mapping) and note.get("query") == [turn.uri, turn.query_id]:
+            found[run_id] = _Note(note.get("going") is True, (str(note.get("rank")), run_id))
+    return found
+
+
+def _living_owner(turn: Turn, hook: LanceHook) -> str:
+    """Return in words the query's owner, if another run of this task launched it and it works."""
+    try:
+        port = hook.open(turn.uri)
+    except DatasetNotFoundError:
+        return ""
+    state = decode_query(port.config, turn.query_id, port.version)
+    owner = state.owner
+    if owner is None or owner.state is OwnerState.RELEASED:
+        return ""
+    by = owner.driver.launched_by
+    if same_task(by, turn.me) or _parts(by)[:2] != _parts(turn.me)[:2]:
+        return ""
+    try:
+        reports = hook.files(report_location(owner.driver.checkpoint_location))
+    except SpecError:
+        reports = None
+    (seen,) = with_owner((), state, reports, datetime.now(UTC))
+    if not seen.lives(turn.silence) or seen.silent >= turn.silence:
+        return ""
+    return f"the driver of run {_parts(by)[2]}, {seen.where}, which owns query {turn.query_id!r}"
+
+
+def _parts(launched_by: str) -> tuple[str, str, str, int]:
+    """Return DAG, task, run and map index of a ``launchedBy`` text; empty ones of another form."""
+    task, _, _ = launched_by.rpartition("#")
+    dag_id, _, rest = task.partition("/")
+    task_id, _, rest = rest.partition("/")
+    run_id, _, index = rest.rpartition("/")
+    try:
+        return dag_id, task_id, run_id, int(index)
+    except ValueError:
+        return "", "", "", -1
+
+
+def _seconds_since(moment: str) -> float:
+    return (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()

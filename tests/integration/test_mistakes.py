@@ -1,0 +1,138 @@
+"""A test per mistake: which error a driver ends with, and whether a retry may help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_provider_lance.exceptions import TerminalError, error_class
+from airflow_provider_lance.spark.job import run
+from airflow_provider_lance.streaming.report import EndReason, Summary
+from airflow_provider_lance.streaming.spec import JobSpec
+
+RATE = {"format": "rate-micro-batch", "options": {"rowsPerBatch": "5"}}
+FILES = {"format": "json", "schema": "id BIGINT"}
+
+
+def job(root: Path, **changes: Any) -> JobSpec:
+    sink = {
+        "uri": str(root / "table.lance"),
+        "queryId": "q",
+        "checkpointLocation": str(root / "checkpoint"),
+        "createIfMissing": True,
+    }
+    document = {"launchId": "launch", "trigger": "availableNow", **changes}
+    return JobSpec.parse(document | {"sink": sink | changes.get("sink", {})})
+
+
+def failed(spark: SparkSession, job: JobSpec) -> Summary:
+    summary = run(spark, job)
+    assert summary.reason is EndReason.FAILED, summary
+    return summary
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no schema": (
+        {"source": {"format": "json", "options": {"path": "/"}}},
+        "SpecError",
+        "Schema must be specified",
+    ),
+    "format": (
+        {"source": {"format": "jsno", "options": {"path": "/"}}},
+        "SpecError",
+        "Failed to find the data source: jsno",
+    ),
+    "connector": (
+        {"source": {"format": "kafka", "options": {"subscribe": "orders"}}},
+        "SpecError",
+        "Failed to find data source: kafka",
+    ),
+    "option": (
+        {"source": {"format": "rate", "options": {"rowsPerSecond": "many"}}},
+        "SpecError",
+        'For input string: "many"',
+    ),
+    "column": ({"source": RATE, "sql": "SELECT valu FROM source"}, "SpecError", "`valu`"),
+    "syntax": ({"source": RATE, "sql": "SELEC value FROM source"}, "SpecError", "SELEC"),
+    "cast": (
+        {"source": RATE, "sql": "SELECT CAST(concat('a', value) AS INT) AS x FROM source"},
+        "RowsRefusedError",
+        "CAST_INVALID_INPUT",
+    ),
+    "raise_error": (
+        {"source": RATE, "sql": "SELECT raise_error('no such row') AS x FROM source"},
+        "RowsRefusedError",
+        "no such row",
+    ),
+    "file system": (
+        {"source": RATE, "sink": {"checkpointLocation": "s3a://bucket/checkpoint"}},
+        "SpecError",
+        "hadoop-aws",
+    ),
+    "build function": (
+        {"dataframe": "tests.support.mistakes:raises", "arguments": {"column": "at"}},
+        "UserFunctionError",
+        "dataframe 'tests.support.mistakes:raises' raised KeyError: 'no at'",
+    ),
+    "analysis in a build function": (
+        {"dataframe": "tests.support.mistakes:misspelt"},
+        "SpecError",
+        "`valu`",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_certain_and_named(spark: SparkSession, tmp_path: Path, mistake: str) -> None:
+    changes, error, said = MISTAKES[mistake]
+    summary = failed(spark, job(tmp_path, **changes))
+    assert (summary.error, issubclass(error_class(error), TerminalError)) == (error, True)
+    assert summary.message
+    assert said in summary.message
+    assert "\tat " not in summary.message, "the JVM's stack is no message"
+
+
+@pytest.mark.parametrize("function", ["bad_udf", "bad_pandas_udf"])
+def test_an_exception_in_a_udf_is_told_with_the_users_lines(
+    spark: SparkSession, tmp_path: Path, function: str
+) -> None:
+    summary = failed(spark, job(tmp_path, dataframe=f"tests.support.mistakes:{function}"))
+    assert summary.error == "UserFunctionError"
+    assert summary.message
+    assert summary.message.startswith(
+        "a Python function of the stream raised ValueError: no price for 3\nask the shop\n"
+        "Traceback (most recent call last):\n"
+    )
+    assert summary.message.endswith("ValueError: no price for 3\nask the shop")
+    assert "in _price\n    raise ValueError(" in summary.message
+    assert "pyspark" not in summary.message
+
+
+@pytest.mark.parametrize("function", ["may_pass", "udf_that_may_pass"])
+def test_an_exception_of_a_users_function_that_may_pass_is_retried(
+    spark: SparkSession, tmp_path: Path, function: str
+) -> None:
+    summary = failed(spark, job(tmp_path, dataframe=f"tests.support.mistakes:{function}"))
+    assert not issubclass(error_class(summary.error or ""), TerminalError)
+
+
+@pytest.mark.parametrize("place", ["file/checkpoint", "/proc/none/checkpoint"])
+def test_a_checkpoint_that_cannot_be_written(
+    spark: SparkSession, tmp_path: Path, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    location = {"checkpointLocation": str(tmp_path / place)}
+    summary = failed(spark, job(tmp_path, source=RATE, sink=location))
+    assert summary.error == "AccessDeniedError"
+    assert summary.message
+    assert "Let the driver's user read and write there" in summary.message
+
+
+def test_a_host_that_is_not_there_may_come_back(spark: SparkSession, tmp_path: Path) -> None:
+    location = {"checkpointLocation": "hdfs://nowhere.invalid:9000/checkpoint"}
+    summary = failed(spark, job(tmp_path, source=RATE, sink=location))
+    assert not issubclass(error_class(summary.error or ""), TerminalError)
+    assert "nowhere.invalid" in (summary.message or "")

@@ -1,0 +1,67 @@
+"""What a driver's log says of its end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from airflow_provider_lance.streaming.last_words import last_error, summary_in
+from airflow_provider_lance.streaming.report import EndReason
+from tests.support.supervised import summary
+
+INFO = "26/11/22 10:00:00 INFO SparkContext: Running"
+HOOK = "26/11/22 10:00:01 INFO ShutdownHookManager: Shutdown hook called"
+CERTAIN = [
+    'Exception in thread "main" org.apache.spark.SparkException: Master must either be yarn or '
+    "start with spark, k8s, or local",
+    "Error: Failed to load class org.example.Main.",
+    "JAVA_HOME is not set",
+    "/opt/spark/bin/spark-submit: line 27: /bin/spark-class: No such file or directory",
+    "Unrecognized option: --exotic",
+    "ModuleNotFoundError: No module named 'lance'",
+    "airflow_provider_lance.exceptions.SpecError: no such option",
+    "SpecError: the specification cannot be read",
+]
+PASSING = [
+    'Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: a#b;1]',
+    "26/11/22 10:00:00 ERROR SparkContext: Error initializing SparkContext.",
+    "airflow_provider_lance.exceptions.StorageUnavailableError: no answer",
+    "java.net.ConnectException: Connection refused",
+    json.dumps({"ts": "2026", "level": "ERROR", "msg": "no executors"}),
+]
+
+
+@pytest.mark.parametrize("line", CERTAIN)
+def test_a_mistake_is_certain(line: str) -> None:
+    found = last_error(f"{INFO}\n{line}\n\tat org.apache.spark.Main\n{HOOK}\n")
+    assert found
+    assert found.error == "SpecError"
+    assert found.message in line
+
+
+@pytest.mark.parametrize("line", PASSING)
+def test_any_other_error_may_pass(line: str) -> None:
+    found = last_error(f"{INFO}\n{line}\n\tat org.apache.spark.Main\n{HOOK}\n")
+    assert found
+    assert found.error == ""
+
+
+def test_the_newest_error_counts() -> None:
+    found = last_error("\n".join(["ValueError: first", INFO, "TypeError: last", INFO]))
+    assert found
+    assert found.message == "TypeError: last"
+
+
+@pytest.mark.parametrize("text", ["", INFO, "{", '{"level": "INFO"}', "x" * 5000])
+def test_a_log_without_an_error(text: str) -> None:
+    assert last_error(text) is None
+
+
+def test_the_summary_of_this_launch_is_read() -> None:
+    other = summary(EndReason.FAILED, launch_id="other", message="of another")
+    ours = summary(EndReason.FAILED, launch_id="launch", error="SpecError", message="x" * 9000)
+    lines = [json.dumps(each.to_json()) for each in (other, ours)]
+    text = "\n".join([INFO, *lines, "{launch", '{"launchId": "launch"}', HOOK])
+    assert summary_in(text, "launch") == ours
+    assert summary_in(text, "a third") is None
