@@ -13,7 +13,7 @@ import lance
 import pytest
 
 from tests.support.airflow import REPOSITORY, settings
-from tests.support.processes import QUICK_JAVA
+from tests.support.processes import QUICK_JAVA, finish
 
 MOST_LINES, MOST_ARGUMENTS, MOST_COMMANDS = 12, 5, 3
 LAST = "airflow standalone"
@@ -69,15 +69,17 @@ def test_the_smallest_dag_streams(form: str, tmp_path: Path) -> None:
     }
     for name in ("AIRFLOW_CONN_LANCE_DEFAULT", "AIRFLOW_CONN_SPARK_DEFAULT"):
         environment.pop(name, None)
-    ran = subprocess.run(
+    typed = subprocess.Popen(
         ["bash", "-euc", script],
         cwd=folder,
         env=environment,
-        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
-        check=False,
+        start_new_session=True,
     )
-    assert ran.returncode == 0, f"{ran.stdout[-6000:]}\n{ran.stderr[-2000:]}"
+    status, output = finish(typed, seconds=500)
+    assert status == 0, output[-6000:]
     assert lance.dataset(f"{lake}/orders.lance").to_table().to_pylist() == [{"id": 1}]
     assert Path(lake, "checkpoints", "orders", "commits", "0").exists()
