@@ -54,6 +54,12 @@ def get_provider_info() -> dict[str, Any]:
                 "triggers.turn",
             )
         ],
+        "task-decorators": [
+            {
+                "name": "lance_stream",
+                "class-name": "airflow_provider_lance.decorators.stream.lance_stream_task",
+            }
+        ],
         "asset-uris": [
             {
                 "schemes": ["lance"],
@@ -91,7 +97,15 @@ def _settings() -> dict[str, Any]:
                 "type": "string",
                 "example": "/data/orders.lance, s3://bucket/clicks.lance#minio",
                 "default": "",
-            }
+            },
+            "driver_folder": {
+                "description": "Folder on each worker's host in which drivers keep their logs, an "
+                "absolute path; empty for 'lance-streams' in Airflow's home.",
+                "version_added": "0.1.0",
+                "type": "string",
+                "example": "/var/lib/lance-streams",
+                "default": "",
+            },
         },
     }
 
@@ -106,6 +120,7 @@ def _connection_type() -> dict[str, Any]:
             "relabeling": {"login": "AWS access key id", "password": "AWS secret access key"},
             "placeholders": {
                 "base_uri": "s3://bucket/warehouse or /data/lance",
+                "checkpoint_root": "s3a://bucket/checkpoints or /data/checkpoints",
                 "login": "only for S3, and only without another source of credentials",
             },
         },
@@ -113,6 +128,13 @@ def _connection_type() -> dict[str, Any]:
             "base_uri": {
                 "label": "Base URI",
                 "description": "Folder or bucket path that relative dataset names are joined to.",
+                "schema": {"type": ["string", "null"]},
+            },
+            "checkpoint_root": {
+                "label": "Checkpoint root",
+                "description": "Folder below which each streaming query has its checkpoint, as "
+                "Spark names it: on S3 with s3a://. Without it each stream names its "
+                "checkpoint_location.",
                 "schema": {"type": ["string", "null"]},
             },
             "storage_options": {

@@ -7,7 +7,7 @@ so that no Airflow process ever meets pyspark.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
@@ -25,8 +25,10 @@ def application_path(name: str = "job") -> Path:
     return _PACKAGE / "spark" / f"{name}.py"
 
 
-def build_zip(folder: Path) -> Path:
+def build_zip(folder: Path, modules: Mapping[str, bytes] | None = None) -> Path:
     """Write the zip for ``--py-files`` into a folder and return its path.
+
+    :param modules: further files by their names in the zip, such as a user's own module.
 
     The same sources give the same bytes, so that a cluster's caches and a reviewer's checksum hold:
     names are sorted, times are those of no file, and nothing is compressed by a zlib of its own.
@@ -36,6 +38,8 @@ def build_zip(folder: Path) -> Path:
         for path in sorted(_sources()):
             name = path.relative_to(_PACKAGE.parent).as_posix()
             archive.writestr(_entry(name), path.read_bytes())
+        for name, content in sorted((modules or {}).items()):
+            archive.writestr(_entry(name), content)
     return target
 
 

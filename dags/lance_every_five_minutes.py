@@ -39,7 +39,7 @@ def lance_every_five_minutes() -> None:
             "options": {"path": f"{folder}/landing", "maxFilesPerTrigger": "100"},
             "schema": "id BIGINT, amount DOUBLE",
         },
-        sink_options={"createIfMissing": True},
+        create_if_missing=True,
         lance_conn_id=None,
         retries=3,
         retry_delay=timedelta(seconds=30),

@@ -13,6 +13,7 @@ from typing import Any
 from airflow.sdk import Param, dag, task
 
 from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.operators.supervision import Supervision
 from airflow_provider_lance.sensors.epoch import LanceEpochSensor
 
 DATASET, QUERY = "flights.lance", "flights"
@@ -107,9 +108,9 @@ def lance_flights() -> None:
             "options": {"path": f"{folder}/landing", "maxFilesPerTrigger": "1"},
             "schema": SCHEMA,
         },
-        sink_options={"createIfMissing": True},
+        create_if_missing=True,
         conf={"spark.log.level": "WARN"},
-        poll_interval=2,
+        supervision=Supervision(poll_interval=2),
         retries=2,
         retry_delay=timedelta(seconds=5),
     )

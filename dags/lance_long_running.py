@@ -14,6 +14,7 @@ from airflow.sdk import Param, dag
 from airflow_provider_lance.assets.lance import lance_asset
 from airflow_provider_lance.operators.stop import LanceStreamStopOperator
 from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.operators.supervision import Supervision
 
 
 @dag(
@@ -43,10 +44,10 @@ def lance_long_running() -> None:
             "options": {"path": f"{folder}/landing"},
             "schema": "id BIGINT, amount DOUBLE",
         },
-        sink_options={"createIfMissing": True},
+        create_if_missing=True,
         trigger="5 seconds",
         deferrable=True,
-        stall_timeout=timedelta(minutes=15),
+        supervision=Supervision(stall_timeout=timedelta(minutes=15)),
         lance_conn_id=None,
         outlets=[lance_asset("/tmp/lance-orders/orders.lance")],
         retries=3,

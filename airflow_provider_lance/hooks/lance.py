@@ -24,7 +24,9 @@ from airflow_provider_lance.streaming.dataset import (
 )
 from airflow_provider_lance.streaming.decoding import json_value, shown
 from airflow_provider_lance.streaming.files import Files, open_files
-from airflow_provider_lance.streaming.forms import is_absolute, location, strings
+from airflow_provider_lance.streaming.forms import is_absolute, is_local, location, strings
+from airflow_provider_lance.streaming.properties import require_query_id
+from airflow_provider_lance.streaming.report import report_location
 
 __all__ = ["LanceHook", "Store"]
 
@@ -54,12 +56,15 @@ _NAMES_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 @dataclass(frozen=True)
 class Store:
-    """What a connection says: where relative names lie, and what opens them."""
+    """What a connection says: where relative names and checkpoints lie, and what opens them."""
 
     base_uri: str | None = None
+    checkpoint_root: str | None = None
     storage_options: Mapping[str, str] = field(
         default_factory=lambda: MappingProxyType({}), repr=False
     )
+    missing: bool = False
+    """There is no such connection: only local paths can be opened."""
 
     @property
     def endpoint(self) -> str | None:
@@ -73,8 +78,11 @@ class LanceHook(BaseHook):
     Open Lance datasets and the checkpoints of the streams that write them.
 
     The connection's extra holds ``base_uri`` (the folder or bucket path that relative dataset names
-    are joined to) and ``storage_options`` (a JSON object, passed to Lance as it is). For S3, login
-    and password are short for ``aws_access_key_id`` and ``aws_secret_access_key``.
+    are joined to), ``checkpoint_root`` (the folder below which each query has its checkpoint) and
+    ``storage_options`` (a JSON object, passed to Lance as it is). For S3, login and password are
+    short for ``aws_access_key_id`` and ``aws_secret_access_key``.
+
+    ``lance_default`` need not exist where a dataset is named by an absolute local path.
 
     :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
     """
@@ -93,24 +101,30 @@ class LanceHook(BaseHook):
         """
         Read the connection, once.
 
-        :raises SpecError: there is no such connection, or its extra cannot be read.
+        :raises SpecError: there is no such connection, it is one of another type, or its extra
+            cannot be read.
         """
         if self.lance_conn_id is None:
             return Store()
         try:
             connection = self.get_connection(self.lance_conn_id)
         except AirflowNotFoundException:
-            raise SpecError(
-                f"there is no connection {self.lance_conn_id!r}: add it with `airflow connections "
-                f"add {self.lance_conn_id} --conn-type lance --conn-extra "
-                """'{"base_uri": "/data/lance"}'`, or set lance_conn_id=None and """
-                "use absolute URIs"
-            ) from None
+            if self.lance_conn_id == self.default_conn_name:
+                return Store(missing=True)
+            raise self._no_connection() from None
         store = _read(connection)
         for name, value in store.storage_options.items():
             if _word(name) not in _HARMLESS | _ENDPOINTS:
                 mask_secret(value)
         return store
+
+    def _no_connection(self) -> SpecError:
+        return SpecError(
+            f"there is no connection {self.lance_conn_id!r}: add it with `airflow connections "
+            f"add {self.lance_conn_id} --conn-type lance --conn-extra "
+            """'{"base_uri": "/data/lance"}'`, or set lance_conn_id=None and """
+            "use absolute URIs"
+        )
 
     def get_conn(self) -> Store:
         return self.store
@@ -124,16 +138,23 @@ class LanceHook(BaseHook):
         """
         Return an absolute URI: as it is, or joined to the connection's base URI.
 
-        :raises SpecError: empty, relative without a base URI, or leading out of the base URI.
+        :raises SpecError: empty, relative without a base URI, leading out of the base URI, or in a
+            store that needs a connection which is not there.
         """
         name = uri.strip().rstrip("/")
         if not name:
             raise SpecError(f"a dataset URI must not be empty, got {uri!r}")
         if name.startswith("/") or _NAMES_SCHEME.match(name):
             try:
-                return location(name)
+                place = location(name)
             except ValueError as error:
                 raise SpecError(f"a dataset URI must be {error}, got {shown(uri)}") from None
+            # Of another store, the environment's keys might open a bucket that is not meant.
+            if not is_local(place) and self.store.missing:
+                raise self._no_connection()
+            return place
+        if self.store.missing:
+            raise self._no_connection()
         base = self.store.base_uri
         if base is None:
             where = f"connection {self.lance_conn_id!r} has" if self.lance_conn_id else "there is"
@@ -144,8 +165,35 @@ class LanceHook(BaseHook):
             )
         # A store may decode %2e%2e just as it pleases, so it counts as what it stands for.
         if ".." in unquote(name).replace("\\", "/").split("/"):
-            raise SpecError(f"{uri!r} leads out of the base URI {base!r}: '..' is not allowed")
+            raise SpecError(f"{uri!r} leads out of the base URI: '..' is not allowed")
         return f"{base}/{posixpath.normpath(name)}"
+
+    def checkpoint_location(self, query_id: str) -> str:
+        """
+        Return where a query's checkpoint lies unless it is named: below the checkpoint root.
+
+        :raises SpecError: the connection has no checkpoint root, or the query id cannot name a
+            folder there.
+        """
+        root = self.store.checkpoint_root
+        if root is None:
+            who = f"connection {self.lance_conn_id!r}"
+            has = f"there is no {who}" if self.store.missing else f"{who} has no checkpoint_root"
+            raise SpecError(
+                f"query {query_id!r} has no checkpoint: checkpoint_location is not given, and "
+                f"{has if self.lance_conn_id else 'there is no connection'} to take it from. Write "
+                f"checkpoint_location='/data/checkpoints/{query_id}', or set checkpoint_root in "
+                "the extra of a Lance connection"
+            )
+        place = f"{root}/{require_query_id(query_id)}"
+        reports = report_location("")
+        if query_id.endswith(reports):
+            raise SpecError(
+                f"query id {query_id!r} ends with {reports!r}, and {place!r} is where the driver "
+                f"of query {query_id.removesuffix(reports)!r} keeps its reports: name "
+                "checkpoint_location, or choose another query id"
+            )
+        return place
 
     def open(self, uri: str) -> LanceDatasetPort:
         """
@@ -165,6 +213,8 @@ class LanceHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """Look into the base URI and say what is there, or what is wrong."""
         try:
+            if self.store.missing:
+                raise self._no_connection()
             base = self.store.base_uri
             if base is None:
                 return True, "The connection can be read; it has no base URI to look into"
@@ -193,6 +243,11 @@ def _word(name: str) -> str:
 def _read(connection: Connection) -> Store:
     """Turn a connection into what it says; pure."""
     who = f"connection {connection.conn_id!r}"
+    if connection.conn_type != LanceHook.conn_type:
+        raise SpecError(
+            f"{who} is of type {connection.conn_type!r}, and a Lance connection is needed: name "
+            "one of type 'lance' in lance_conn_id, or set lance_conn_id=None and use absolute URIs"
+        )
     extra = _json_object(connection.extra, f"{who}: extra")
     given = _json_object(extra.get("storage_options"), f"{who}: storage_options in extra")
     base = extra.get("base_uri") or None
@@ -201,6 +256,11 @@ def _read(connection: Connection) -> Store:
             f"{who}: base_uri must be an absolute path or a URI, such as 's3://bucket/warehouse' "
             f"or '/data/lance', got {shown(base)}"
         )
+    root = extra.get("checkpoint_root") or None
+    try:
+        root = root and location(root)
+    except ValueError as error:
+        raise SpecError(f"{who}: checkpoint_root must be {error}, got {shown(root)}") from None
     options: dict[str, str] = {}
     for name, value in given.items():
         try:
@@ -214,7 +274,7 @@ def _read(connection: Connection) -> Store:
         options.setdefault("aws_access_key_id", connection.login)
     if connection.password:
         options.setdefault("aws_secret_access_key", connection.password)
-    return Store(base.rstrip("/") if base else None, MappingProxyType(options))
+    return Store(base.rstrip("/") if base else None, root, MappingProxyType(options))
 
 
 def _json_object(value: object, what: str) -> dict[str, Any]:

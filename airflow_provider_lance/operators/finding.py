@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
-from airflow_provider_lance.exceptions import DatasetNotFoundError
+from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
 from airflow_provider_lance.hooks.drivers import Launch, same_task
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.launch.folder import RunFolder
@@ -16,7 +16,13 @@ from airflow_provider_lance.streaming.epoch import OwnerState, QueryState, StopN
 from airflow_provider_lance.streaming.properties import decode_query
 from airflow_provider_lance.streaming.stopping import standing_request
 
-__all__ = ["find_launch", "launch_of_owner", "owned_by_another", "request_to"]
+__all__ = [
+    "find_launch",
+    "launch_of_owner",
+    "owned_by_another",
+    "refuse_query_of_another",
+    "request_to",
+]
 
 
 def find_launch(memory: TaskMemory, planned: Launch, root: Path, hook: LanceHook) -> Launch | None:
@@ -59,6 +65,31 @@ def launch_of_owner(planned: Launch, root: Path, hook: LanceHook) -> Launch | No
         fingerprint="",
         driver=find(root, planned.query_id, owner.driver.launch_id),
     )
+
+
+def refuse_query_of_another(planned: Launch, hook: LanceHook) -> None:
+    """Refuse a query id that nobody chose, where another task has run that query before.
+
+    Two streams into one dataset would otherwise take turns under the dataset's name, and share a
+    checkpoint.
+
+    :param planned: a launch of this task whose query id is the dataset's name.
+    :raises SpecError: the query's last driver was launched by another task.
+    """
+    try:
+        port = hook.open(planned.uri)
+    except DatasetNotFoundError:
+        return
+    owner = decode_query(port.config, planned.query_id, port.version).owner
+    last = owner.driver.launched_by if owner else ""
+    if last and last.split("/")[:2] != planned.launched_by.split("/")[:2]:
+        task, other = ("/".join(each.split("/")[:2]) for each in (planned.launched_by, last))
+        raise SpecError(
+            f"query_id is not given, and {planned.query_id!r}, which stands for it after the "
+            f"dataset {planned.uri!r}, is the query of task {other}; this is task {task}. Write "
+            f"query_id={planned.query_id!r} if this task continues that query, for example after "
+            "it was renamed; give another query_id if it is a second stream into the dataset"
+        )
 
 
 def request_to(state: QueryState, launch_id: str) -> StopNote | None:

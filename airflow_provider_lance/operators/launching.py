@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_lance import shipping
 from airflow_provider_lance.compat import (
     AirflowException,
+    conf,
     masked_texts,
     submit_command,
     submit_environment,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "close_output",
-    "default_driver_folder",
+    "driver_root",
     "no_spark_submit",
     "plan_launch",
     "start_driver",
@@ -42,9 +43,20 @@ _KEEPERS_PATIENCE = 1.5
 """The driver's own grace begins when it sees the request, and it ends itself in better order."""
 
 
-def default_driver_folder() -> Path:
-    """Return where drivers of this host keep their logs: in Airflow's home."""
-    return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser() / "lance-streams"
+def driver_root() -> Path:
+    """Return where drivers of this host keep their logs: ``[lance] driver_folder``.
+
+    :raises SpecError: the setting is no absolute path.
+    """
+    folder = Path(conf.get("lance", "driver_folder", fallback="") or "").expanduser()
+    if folder == Path():
+        return Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser() / "lance-streams"
+    if not folder.is_absolute():
+        raise SpecError(
+            f"[lance] driver_folder in Airflow's configuration must be an absolute path, got "
+            f"{str(folder)!r}: each of its processes has a working directory of its own"
+        )
+    return folder
 
 
 def plan_launch(spec: JobSpec, fingerprint: str) -> Launch:
@@ -76,7 +88,7 @@ def start_driver(spec: JobSpec, submission: Submission, root: Path) -> LocalDriv
     forget_old_launches(root, query_id)
     folder = RunFolder(root, query_id, spec.launch_id)
     folder.make()
-    hook = submission.hook(folder.spec_file, shipping.build_zip(folder.path))
+    hook = submission.hook(folder.spec_file, shipping.build_zip(folder.path, submission.modules))
     command = submit_command(hook, str(shipping.application_path()))
     environment = driver_environment(submission.connection, submit_environment(hook))
     folder.write_spec(spec.dumps())
@@ -103,7 +115,8 @@ def _hand_over(spec: JobSpec, submission: Submission) -> ClusterDriver:
     with TemporaryDirectory(prefix="lance-stream-") as name:
         folder = RunFolder(Path(name), spec.sink.query_id, spec.launch_id)
         folder.make()
-        hook = submission.hook(folder.spec_file, shipping.build_zip(folder.path))
+        code = shipping.build_zip(folder.path, submission.modules)
+        hook = submission.hook(folder.spec_file, code)
         inherit_no_more(hook, submission.connection)
         folder.write_spec(spec.dumps())
         try:

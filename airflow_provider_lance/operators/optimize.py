@@ -14,9 +14,14 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
+from airflow_provider_lance.operators.checks import check_dataset, is_mapped, is_open
 from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
 from airflow_provider_lance.operators.specification import mapping
-from airflow_provider_lance.operators.submission import Submission, spark_connection
+from airflow_provider_lance.operators.submission import (
+    Submission,
+    check_submission,
+    spark_connection,
+)
 from airflow_provider_lance.streaming.maintenance.options import (
     MaintenanceOptions,
     MaintenanceSpec,
@@ -129,6 +134,8 @@ class LanceOptimizeOperator(BaseOperator):
         self.spark_submit = spark_submit
         self.dataset_url = ""
         self._running: LocalEngine | SparkEngine | None = None
+        if not is_mapped(self):
+            self._check_arguments()
 
     @cached_property
     def hook(self) -> LanceHook:
@@ -158,11 +165,25 @@ class LanceOptimizeOperator(BaseOperator):
         if self._running:
             self._running.kill()
 
+    def _check_arguments(self) -> None:
+        """Check, when the DAG is parsed, what holds no template."""
+        check_dataset(self.uri, "any", self.lance_conn_id)
+        if not any(map(is_open, (self.steps, self.compaction))):
+            self._options()
+        if not is_open(self.engine):
+            _require_engine(self.engine)
+        if not any(map(is_open, (self.conf, self.packages, self.spark_submit))):
+            check_submission(
+                conf=mapping(self.conf, "conf"),
+                further=mapping(self.spark_submit, "spark_submit"),
+                deploy_mode=None,
+                packages=self.packages,
+            )
+
     def _engine(self) -> LocalEngine | SparkEngine:
+        _require_engine(self.engine)
         if self.engine == "local":
             return LocalEngine(self.log)
-        if self.engine != "spark":
-            raise SpecError(f"engine must be 'local' or 'spark', got {self.engine!r}")
         submission = Submission(
             connection=spark_connection(self.spark_conn_id),
             name="lance-optimize",
@@ -190,6 +211,11 @@ class LanceOptimizeOperator(BaseOperator):
                 "dryRun": self._dry_run,
             }
         )
+
+
+def _require_engine(engine: object) -> None:
+    if engine not in ("local", "spark"):
+        raise SpecError(f"engine must be 'local' or 'spark', got {engine!r}")
 
 
 def _whole_seconds(value: object, name: str) -> int | None:

@@ -14,12 +14,15 @@ from airflow_provider_lance.exceptions import SpecError, TerminalError
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
+from airflow_provider_lance.operators.checks import check_dataset, is_mapped, is_open
 from airflow_provider_lance.operators.healing import Deed, Healer
 from airflow_provider_lance.operators.memory import task_key
 from airflow_provider_lance.operators.permits import Permits, parse_severity, parse_tolerance
 from airflow_provider_lance.streaming.dataset import LanceDatasetPort
+from airflow_provider_lance.streaming.properties import require_query_id
 from airflow_provider_lance.streaming.recovery.check import CheckReport, check
 from airflow_provider_lance.streaming.recovery.evidence import Tolerance
+from airflow_provider_lance.streaming.recovery.findings import Severity
 from airflow_provider_lance.streaming.recovery.look import find_queries
 
 if TYPE_CHECKING:
@@ -33,10 +36,10 @@ class LanceRecoveryCheckOperator(BaseOperator):
     Compare a dataset, the checkpoints of its streams and their drivers; say what is wrong.
 
     The task fails, without retries, when findings of the severity ``fail_on`` or above are left,
-    and its error says what to type. The report is the return value, also of a task that fails; the
-    XCom ``message`` is a text for a notifier. Only what ``heal`` names is healed without asking.
-    Anything else is done only where somebody names the query and the epoch that it is about, and
-    only while that still holds.
+    and its error says what to type; that a stream is healthy (LS000) fails nothing. The report is
+    the return value, also of a task that fails; the XCom ``message`` is a text for a notifier. Only
+    what ``heal`` names is healed without asking. Anything else is done only where somebody names
+    the query and the epoch that it is about, and only while that still holds.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI. (templated)
     :param query_ids: The streaming queries to check; all by default. (templated)
@@ -111,6 +114,8 @@ class LanceRecoveryCheckOperator(BaseOperator):
         self.orphans = orphans
         self.lance_conn_id = lance_conn_id
         self.dataset_url = ""
+        if not is_mapped(self):
+            self._check_arguments()
 
     @cached_property
     def hook(self) -> LanceHook:
@@ -149,8 +154,22 @@ class LanceRecoveryCheckOperator(BaseOperator):
                 document = self._tell(context, report, deeds)
             self._show(report)
         if limit is not None and report.at_or_above(limit):
-            raise AirflowFailException(_message(report, deeds))
+            least = min(limit, Severity.WARNING)
+            raise AirflowFailException(_message(report, deeds, least=least))
         return document
+
+    def _check_arguments(self) -> None:
+        """Check, when the DAG is parsed, what holds no template."""
+        if not is_open(self.fail_on):
+            parse_severity(self.fail_on)
+        if not is_open(self.tolerance):
+            parse_tolerance(self.tolerance)
+        decisions = (self.heal, self.release, self.resolve_gap, self.resolve_checkpoint)
+        if not any(map(is_open, (self.query_ids, self.checkpoint_location, *decisions))):
+            self._permits()
+        for query_id in () if is_open(self.query_ids) else self._query_ids():
+            require_query_id(query_id)
+        check_dataset(self.uri, "any", self.lance_conn_id)
 
     def _permits(self) -> Permits:
         query_ids = self._query_ids()
@@ -218,9 +237,14 @@ class LanceRecoveryCheckOperator(BaseOperator):
         return document
 
 
-def _message(report: CheckReport, deeds: Sequence[Deed] = (), refusal: str = "") -> str:
+def _message(
+    report: CheckReport,
+    deeds: Sequence[Deed] = (),
+    refusal: str = "",
+    least: Severity = Severity.WARNING,
+) -> str:
     """Return the text for a notifier: what is wrong now, and what was done about it."""
-    lines = [report.message(), *(f"{deed.outcome}: {deed.sentence}" for deed in deeds)]
+    lines = [report.message(least), *(f"{deed.outcome}: {deed.sentence}" for deed in deeds)]
     if refusal:
         lines.append(f"Refused: {refusal}")
     return "\n".join(lines)

@@ -19,9 +19,10 @@ from airflow_provider_lance.operators.finding import (
     find_launch,
     launch_of_owner,
     owned_by_another,
+    refuse_query_of_another,
     request_to,
 )
-from airflow_provider_lance.operators.launching import plan_launch, start_driver
+from airflow_provider_lance.operators.launching import driver_root, plan_launch, start_driver
 from airflow_provider_lance.operators.master import require_master
 from airflow_provider_lance.operators.memory import TaskMemory, task_key
 from airflow_provider_lance.operators.outcome import outcome
@@ -31,6 +32,7 @@ from airflow_provider_lance.operators.turn import refuse_to_wait, turn_of
 from airflow_provider_lance.streaming.health import StreamState
 from airflow_provider_lance.streaming.properties import decode_query
 from airflow_provider_lance.streaming.restarts import Restarts
+from airflow_provider_lance.streaming.source_options import doubtful_options
 from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec
 from airflow_provider_lance.triggers.stopping import end_launch
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
@@ -71,10 +73,16 @@ class StreamRun:
         """
         try:
             spec, submission, planned = self._plan()
+            if self._operator.query_id is None:
+                self._log.info("No query_id is given: the query is %r.", planned.query_id)
+                refuse_query_of_another(planned, self._hook)
         except SpecError:
             self._leave_nothing_behind()
             raise
-        order = self._order(planned)  # refuses bad durations before anything is started
+        if spec.source:
+            for warning in doubtful_options(spec.source.format, spec.source.options):
+                self._log.warning("%s", warning)
+        order = self._order(planned)
         if waited:
             order = replace(order, deadline=waited.deadline)
         self._show(spec.sink.uri)
@@ -154,7 +162,7 @@ class StreamRun:
     def _find(self, planned: Launch) -> Launch | None:
         """Return a launch of an earlier try whose driver still runs."""
         memory = TaskMemory.of(self._context)
-        found = find_launch(memory, planned, self._operator.driver_root, self._hook)
+        found = find_launch(memory, planned, driver_root(), self._hook)
         if found is None:
             return None
         health = Supervisor(found, self._hook, self._order(found).limits).look()
@@ -177,7 +185,7 @@ class StreamRun:
         memory.keep(planned)  # before the start: whoever comes after must be able to find it
         self._launch = planned
         try:
-            driver = start_driver(spec, submission, self._operator.driver_root)
+            driver = start_driver(spec, submission, driver_root())
         except BaseException:
             if not submission.is_tracked:  # nothing was left running here
                 memory.keep(planned, over=True)
@@ -272,7 +280,7 @@ class StreamRun:
 
     def _own_successor(self, fenced: Launch) -> Launch | None:
         """Return a later launch of this same task that owns the query."""
-        other = launch_of_owner(fenced, self._operator.driver_root, self._hook)
+        other = launch_of_owner(fenced, driver_root(), self._hook)
         return other if other and other.launch_id != fenced.launch_id else None
 
     def _second_thought(self, lost: Launch) -> Verdict | None:
@@ -312,7 +320,7 @@ class StreamRun:
 
     def _show(self, uri: str) -> None:
         task, ti = self._operator, self._context["ti"]
-        task.stream_url = stream_url(uri, task.query_id, task.lance_conn_id)
+        task.stream_url = stream_url(uri, task.query_name, task.lance_conn_id)
         task.dataset_url = dataset_url(uri, self._hook.store.endpoint)
         ti.xcom_push(LanceStreamLink.xcom_key, task.stream_url)
         ti.xcom_push(LanceDatasetLink.xcom_key, task.dataset_url)

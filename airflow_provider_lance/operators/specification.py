@@ -1,56 +1,120 @@
-"""From a stream operator's rendered arguments to the job's specification; pure."""
+"""From a stream operator's arguments to the job's specification; pure."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.streaming.properties import require_query_id
 from airflow_provider_lance.streaming.report import new_launch_id
-from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.streaming.spec import JobSpec, SinkOptions
 
-__all__ = ["fingerprint", "job_spec", "mapping", "seconds"]
+__all__ = [
+    "default_query_id",
+    "fingerprint",
+    "job_spec",
+    "mapping",
+    "named_options",
+    "seconds",
+    "spelled",
+]
 
 
 def job_spec(
     *,
-    uri: str,
-    query_id: str,
-    checkpoint_location: str,
-    output_mode: str,
+    named: Mapping[str, Any],
     sink_options: Mapping[str, Any] | None,
     storage_options: Mapping[str, str],
     further: Mapping[str, Any],
 ) -> JobSpec:
     """Return the specification of a new launch.
 
-    :param uri: the dataset's absolute URI.
+    :param named: the sink options that are arguments of their own, by their names in Spark; the
+        dataset's URI is absolute.
     :param further: the rest of :class:`.JobSpec`, by the names of its JSON.
     :raises SpecError: something is missing, unknown, contradicts, or would show a secret.
     """
+    options = spelled(sink_options)
+    for name in sorted(named.keys() & options.keys()):
+        if options[name] not in (None, named[name]):
+            raise SpecError(
+                f"sink_options: {name}={options[name]!r} contradicts the operator's argument "
+                f"{named[name]!r}; say it once, in the argument"
+            )
+    sink = {**options, **named, "storageOptions": dict(storage_options)}
+    return JobSpec.parse({**further, "launchId": new_launch_id(), "sink": sink})
+
+
+def named_options(
+    *,
+    uri: Any,
+    query_id: Any,
+    checkpoint_location: Any,
+    output_mode: Any,
+    create_if_missing: Any,
+) -> dict[str, Any]:
+    """Return the sink options that are arguments of the operator, by their names in Spark."""
     named = {
         "uri": uri,
         "queryId": query_id,
         "checkpointLocation": checkpoint_location,
         "outputMode": output_mode,
     }
-    options = mapping(sink_options, "sink_options")
-    for name in sorted(named.keys() & options.keys()):
-        if options[name] != named[name]:
+    # Only True is said: what is left out may stand in sink_options.
+    return named | ({} if create_if_missing is False else {"createIfMissing": create_if_missing})
+
+
+def spelled(sink_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the sink's options by their names in Spark, however they are spelled.
+
+    ``merge_keys`` is ``mergeKeys``; a name that is no option stays as it is.
+
+    :raises SpecError: no mapping, one option in both spellings, or the store's secrets.
+    """
+    names = (item.metadata["name"] for item in fields(SinkOptions))
+    known = {_snake(name): name for name in names}
+    options: dict[str, Any] = {}
+    for given, value in mapping(sink_options, "sink_options").items():
+        name = known.get(given, given)
+        if name in options:
             raise SpecError(
-                f"sink_options: {name}={options[name]!r} contradicts the operator's argument "
-                f"{named[name]!r}; say it once, in the argument"
+                f"sink_options: {name} and {_snake(name)} are one option, and both are given; "
+                f"keep {name}"
             )
+        options[name] = value
     if "storageOptions" in options:
         raise SpecError(
             "sink_options: storageOptions would be shown in the rendered template; put them "
             "into the extra of a Lance connection and name it in lance_conn_id"
         )
-    sink = {**options, **named, "storageOptions": dict(storage_options)}
-    return JobSpec.parse({**further, "launchId": new_launch_id(), "sink": sink})
+    return options
+
+
+def _snake(name: str) -> str:
+    return re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name)
+
+
+def default_query_id(uri: str) -> str:
+    """Return the query id of a stream that names none: the dataset's name without ``.lance``.
+
+    It depends on the dataset alone, so renaming a DAG or a task does not begin a new query.
+
+    :raises SpecError: the dataset's name cannot be a query id.
+    """
+    name = uri.strip().rstrip("/").rpartition("/")[2].removesuffix(".lance")
+    try:
+        return require_query_id(name)
+    except SpecError:
+        raise SpecError(
+            f"query_id is not given, and the dataset's name in {uri!r} cannot stand for it: give "
+            "query_id, up to 128 letters, digits, '.', '_' and '-', the first a letter or digit"
+        ) from None
 
 
 def fingerprint(spec: JobSpec, submission: Mapping[str, Any]) -> str:

@@ -14,15 +14,22 @@ from airflow_provider_lance.compat import AirflowException
 from airflow_provider_lance.compat import conf as airflow_conf
 from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
+    SpecError,
     TransientError,
     error_class,
 )
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.operators.checks import check_dataset, is_mapped
 from airflow_provider_lance.operators.memory import task_key
 from airflow_provider_lance.operators.specification import seconds
+from airflow_provider_lance.operators.supervision import check_poll_interval
 from airflow_provider_lance.streaming.properties import decode_query, require_query_id
+from airflow_provider_lance.streaming.recovery.look import find_queries
 from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.triggers.condition import EpochCondition
+from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
+from airflow_provider_lance.triggers.follow import Follower, OnMissing
 from airflow_provider_lance.triggers.stop import (
     LanceStopTrigger,
     Stopping,
@@ -33,21 +40,29 @@ from airflow_provider_lance.triggers.stop import (
 __all__ = ["LanceStreamStopOperator"]
 
 
+class _UnknownQueryError(SpecError):
+    """The dataset holds no trace of the query."""
+
+
 class LanceStreamStopOperator(BaseOperator):
     """
     Ask a query's driver to stop after its current epoch, and wait until it has.
 
     The request goes through the dataset, so it reaches the driver wherever it runs. A driver that
     does not stop within its grace is killed, if it runs on this host; else the task fails and says
-    where it is. A query that no driver owns, or that has no trace yet, is stopped already. Returns
-    ``state`` (``released``, ``gone``, ``killed`` or ``none``), ``token``, ``watermark`` and
-    ``version``. A driver that has not committed its first epoch owns nothing yet: it ends a few
-    seconds later, when it sees the request.
+    where it is. A query whose driver has ended is stopped already. Returns ``state`` (``released``,
+    ``gone``, ``killed`` or ``none``), ``token``, ``watermark`` and ``version``.
+
+    A dataset that does not exist, or that holds no trace of the query, fails the task without
+    retries: a misspelt name would otherwise leave the stream running behind a green task. A stream
+    leaves its first trace with its first rows.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI. (templated)
     :param query_id: The streaming query. (templated)
     :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
         (templated)
+    :param on_missing: ``fail``, or ``wait`` for the query's first epoch and stop it then; while the
+        dataset or the query in it is missing. Bounded by ``execution_timeout``.
     :param stop_grace: How long the driver may take for its current epoch.
     :param deferrable: Wait in the triggerer.
     :param poll_interval: Seconds between two looks at the dataset.
@@ -61,6 +76,7 @@ class LanceStreamStopOperator(BaseOperator):
         *,
         uri: str,
         query_id: str,
+        on_missing: str = OnMissing.FAIL,
         lance_conn_id: str | None = LanceHook.default_conn_name,
         stop_grace: timedelta = timedelta(minutes=2),
         deferrable: bool = airflow_conf.getboolean(
@@ -72,11 +88,16 @@ class LanceStreamStopOperator(BaseOperator):
         super().__init__(**kwargs)
         self.uri = uri
         self.query_id = query_id
+        self.on_missing = OnMissing.parse(on_missing).value
         self.lance_conn_id = lance_conn_id
         self.stop_grace = stop_grace
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self._killed = threading.Event()
+        if not is_mapped(self):
+            check_dataset(uri, query_id, lance_conn_id)
+            seconds(stop_grace, "stop_grace")
+            check_poll_interval(poll_interval)
 
     @cached_property
     def hook(self) -> LanceHook:
@@ -85,8 +106,15 @@ class LanceStreamStopOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         with no_retry_if_terminal():
+            require_query_id(self.query_id)
             grace = seconds(self.stop_grace, "stop_grace")
-            token = self._ask(task_key(context))
+            try:
+                token = self._ask(task_key(context))
+            except (DatasetNotFoundError, _UnknownQueryError) as error:
+                if self.on_missing == OnMissing.FAIL:
+                    raise
+                self.log.info("Waiting for the query's first epoch. %s", error)
+                return self._wait_for_query(context)
             if token is None:
                 self.log.info("No driver owns query %r: nothing to stop.", self.query_id)
                 return {"state": "none", "token": None}
@@ -105,6 +133,13 @@ class LanceStreamStopOperator(BaseOperator):
                 )
             return self._end(stopping, *self._wait(stopping))
 
+    def execute_appeared(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Ask the driver of a query that is there now."""
+        with no_retry_if_terminal():
+            if event["status"] == "error":
+                raise error_class(event["error"])(event["message"])
+        return self.execute(context)
+
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Return how the wait ended; kill a driver whose grace is over."""
         with no_retry_if_terminal():
@@ -120,13 +155,44 @@ class LanceStreamStopOperator(BaseOperator):
         self._killed.set()
 
     def _ask(self, by: str) -> int | None:
-        """Return the token that was asked to stop, ``None`` if there is no driver."""
-        require_query_id(self.query_id)
-        try:
-            port = self.hook.open(self.uri)
-        except DatasetNotFoundError:
-            return None
-        return request_stop(port, self.query_id, by=by)
+        """Return the token that was asked to stop, ``None`` if there is no driver.
+
+        :raises DatasetNotFoundError: there is no dataset.
+        """
+        port = self.hook.open(self.uri)
+        token = request_stop(port, self.query_id, by=by)
+        if token is None and self.query_id not in (known := find_queries(port.latest())):
+            raise _UnknownQueryError(
+                f"{port.uri} has no trace of query {self.query_id!r}; it knows {known}. Correct "
+                "uri or query_id; or write on_missing='wait', if its stream has read no rows yet"
+            )
+        return token
+
+    def _wait_for_query(self, context: Context) -> dict[str, Any]:
+        if self.deferrable:
+            self.defer(
+                trigger=LanceEpochTrigger(
+                    uri=self.uri,
+                    query_id=self.query_id,
+                    condition=EpochCondition(epoch=0).to_json(),
+                    lance_conn_id=self.lance_conn_id,
+                    on_missing=OnMissing.WAIT.value,
+                    poll_interval=self.poll_interval,
+                ),
+                method_name="execute_appeared",
+                timeout=self.execution_timeout,
+            )
+        follower = Follower(self.hook, self.uri, self.query_id, OnMissing.WAIT)
+        while True:
+            try:
+                watermark = follower.look()
+            except TransientError as error:
+                self.log.warning("The store did not answer; asking again. error=%s", error)
+            else:
+                if watermark and EpochCondition(epoch=0).is_met(watermark, datetime.now(UTC)):
+                    return self.execute(context)
+            if self._killed.wait(self.poll_interval):
+                raise AirflowException("The task was ended; nothing was asked to stop.")
 
     def _wait(self, stopping: Stopping) -> tuple[StopState, dict[str, Any]]:
         while True:

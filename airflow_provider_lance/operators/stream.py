@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context
 
 from airflow_provider_lance.compat import conf as airflow_conf
-from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.links.dataset import LanceDatasetLink
 from airflow_provider_lance.links.spark_ui import SparkUILink
 from airflow_provider_lance.links.stream import LanceStreamLink
-from airflow_provider_lance.operators.launching import default_driver_folder
+from airflow_provider_lance.operators.checks import check_stream, is_mapped
+from airflow_provider_lance.operators.functions import modules_of
 from airflow_provider_lance.operators.run import StreamRun
-from airflow_provider_lance.operators.specification import job_spec, mapping, seconds
+from airflow_provider_lance.operators.specification import (
+    default_query_id,
+    job_spec,
+    mapping,
+    named_options,
+)
 from airflow_provider_lance.operators.submission import Submission, spark_connection
-from airflow_provider_lance.streaming.health import Limits
-from airflow_provider_lance.streaming.restarts import RestartPolicy
+from airflow_provider_lance.operators.supervision import Supervision
+from airflow_provider_lance.streaming.forms import is_absolute
 from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec
 from airflow_provider_lance.triggers.watch import WatchOrder
 
@@ -45,22 +49,29 @@ class LanceStreamOperator(BaseOperator):
     ``arguments`` show in the rendered template: write a secret as ``{{ conn.kafka.password }}``,
     which Airflow masks.
 
+    What holds no template is checked when the DAG is parsed, and all of it before anything is
+    launched.
+
     :param uri: The dataset, absolute or relative to the Lance connection's base URI. (templated)
-    :param query_id: One stable, globally unique name of the query. (templated)
-    :param checkpoint_location: Spark's checkpoint, of this query only; absolute. (templated)
+    :param query_id: One stable, globally unique name of the query; by default the dataset's name
+        without ``.lance``, for the one stream of a dataset. (templated)
+    :param checkpoint_location: Spark's checkpoint, of this query only; absolute. By default the
+        folder of the query's name below the Lance connection's ``checkpoint_root``. (templated)
     :param source: A Spark streaming source: ``format``, and if needed ``options`` and ``schema``.
         (templated)
     :param sql: A query over the view ``source``, or a ``.sql`` file. (templated)
     :param dataframe: In place of a source, ``module:function`` of (spark, arguments) that returns a
-        streaming DataFrame. (templated)
+        streaming DataFrame. A module of the DAGs folder is shipped by itself. (templated)
     :param arguments: What that function is called with. (templated)
     :param trigger: ``availableNow``, or an interval such as ``10 seconds`` for a stream that goes
         on until it is asked to stop. (templated)
     :param output_mode: ``append``, ``complete`` or ``update``. (templated)
     :param sink_options: Further options of the sink, named as in Spark: ``mergeKeys``,
-        ``createIfMissing``. (templated)
-    :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
+        ``vectorSizes``; ``merge_keys`` is accepted as well. (templated)
+    :param create_if_missing: Make the dataset, with the stream's columns, if there is none.
         (templated)
+    :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
+        ``lance_default`` need not exist for an absolute local path. (templated)
     :param spark_conn_id: The Spark connection. (templated)
     :param conf: Spark configuration properties; they show on the command line. (templated)
     :param packages: Maven coordinates to load, with commas between them. (templated)
@@ -69,18 +80,8 @@ class LanceStreamOperator(BaseOperator):
     :param deploy_mode: ``client`` or ``cluster``; by default the Spark connection's. (templated)
     :param spark_submit: Further keyword arguments of ``SparkSubmitHook``. (templated)
     :param deferrable: Supervise from the triggerer, without a worker slot.
-    :param poll_interval: Seconds between two looks at the driver.
-    :param stall_timeout: How long one epoch may be planned and not committed.
-    :param start_timeout: How long a driver may take from its launch to its first heartbeat.
-    :param heartbeat_timeout: How long a driver out of sight may be silent.
-    :param stop_grace: How long a driver that was asked to stop may take for its epoch.
-    :param max_restarts: Restarts without progress between them, after which the task fails; by
-        default 5, and none with ``availableNow``, where Airflow's retries are enough.
-    :param restart_delay: The wait before the first restart; it doubles, with jitter.
-    :param max_restart_delay: The longest such wait.
-    :param healthy_after: A driver that lived so long counts as progress.
-    :param driver_folder: Where drivers on this host keep their logs; by default
-        ``lance-streams`` in Airflow's home.
+    :param supervision: Time-outs and restart limits, a
+        :class:`~airflow_provider_lance.operators.supervision.Supervision`.
     """
 
     template_fields: Sequence[str] = (
@@ -94,6 +95,7 @@ class LanceStreamOperator(BaseOperator):
         "trigger",
         "output_mode",
         "sink_options",
+        "create_if_missing",
         "lance_conn_id",
         "spark_conn_id",
         "conf",
@@ -118,8 +120,8 @@ class LanceStreamOperator(BaseOperator):
         self,
         *,
         uri: str,
-        query_id: str,
-        checkpoint_location: str,
+        query_id: str | None = None,
+        checkpoint_location: str | None = None,
         source: dict[str, Any] | None = None,
         sql: str | None = None,
         dataframe: str | None = None,
@@ -127,6 +129,7 @@ class LanceStreamOperator(BaseOperator):
         trigger: str = AVAILABLE_NOW,
         output_mode: str = "append",
         sink_options: dict[str, Any] | None = None,
+        create_if_missing: bool = False,
         lance_conn_id: str | None = LanceHook.default_conn_name,
         spark_conn_id: str = "spark_default",
         conf: dict[str, Any] | None = None,
@@ -137,16 +140,7 @@ class LanceStreamOperator(BaseOperator):
         deferrable: bool = airflow_conf.getboolean(
             "operators", "default_deferrable", fallback=False
         ),
-        poll_interval: float = 5.0,
-        stall_timeout: timedelta = timedelta(minutes=10),
-        start_timeout: timedelta = timedelta(minutes=5),
-        heartbeat_timeout: timedelta = timedelta(minutes=2),
-        stop_grace: timedelta = timedelta(minutes=1),
-        max_restarts: int | None = None,
-        restart_delay: timedelta = timedelta(seconds=10),
-        max_restart_delay: timedelta = timedelta(minutes=5),
-        healthy_after: timedelta = timedelta(minutes=10),
-        driver_folder: str | None = None,
+        supervision: Supervision | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -160,6 +154,7 @@ class LanceStreamOperator(BaseOperator):
         self.trigger = trigger
         self.output_mode = output_mode
         self.sink_options = sink_options
+        self.create_if_missing = create_if_missing
         self.lance_conn_id = lance_conn_id
         self.spark_conn_id = spark_conn_id
         self.conf = conf
@@ -168,20 +163,13 @@ class LanceStreamOperator(BaseOperator):
         self.deploy_mode = deploy_mode
         self.spark_submit = spark_submit
         self.deferrable = deferrable
-        self.poll_interval = poll_interval
-        self.stall_timeout = stall_timeout
-        self.start_timeout = start_timeout
-        self.heartbeat_timeout = heartbeat_timeout
-        self.stop_grace = stop_grace
-        self.max_restarts = max_restarts
-        self.restart_delay = restart_delay
-        self.max_restart_delay = max_restart_delay
-        self.healthy_after = healthy_after
-        self.driver_folder = driver_folder
+        self.supervision = Supervision() if supervision is None else supervision
         self.stream_url = ""
         self.spark_ui_url = ""
         self.dataset_url = ""
         self._run: StreamRun | None = None
+        if not is_mapped(self):
+            check_stream(self)
 
     @cached_property
     def hook(self) -> LanceHook:
@@ -208,11 +196,20 @@ class LanceStreamOperator(BaseOperator):
 
         :raises SpecError: an argument is missing, unknown or contradicts another.
         """
+        uri, query_id = self.hook.resolve(self.uri), self.query_name
+        checkpoint = self.checkpoint_location
+        if checkpoint is None:
+            checkpoint = self.hook.checkpoint_location(query_id)
+        elif is_absolute(checkpoint):
+            self.hook.resolve(checkpoint)  # refuses a store whose connection is not there
         return job_spec(
-            uri=self.hook.resolve(self.uri),
-            query_id=self.query_id,
-            checkpoint_location=self.checkpoint_location,
-            output_mode=self.output_mode,
+            named=named_options(
+                uri=uri,
+                query_id=query_id,
+                checkpoint_location=checkpoint,
+                output_mode=self.output_mode,
+                create_if_missing=self.create_if_missing,
+            ),
             sink_options=self.sink_options,
             storage_options=self.hook.storage_options,
             further={
@@ -222,9 +219,17 @@ class LanceStreamOperator(BaseOperator):
                 "dataframe": self.dataframe,
                 "arguments": self.arguments,
                 "trigger": self.trigger,
-                "stopGrace": max(1, round(seconds(self.stop_grace, "stop_grace"))),
+                "stopGrace": max(1, round(self.supervision.stop_grace.total_seconds())),
             },
         )
+
+    @property
+    def query_name(self) -> str:
+        """Return the query id: what is given, or else the dataset's name.
+
+        :raises SpecError: none is given, and the dataset's name cannot be one.
+        """
+        return default_query_id(self.uri) if self.query_id is None else self.query_id
 
     def submission(self) -> Submission:
         """Return what is handed to spark-submit besides the specification.
@@ -234,45 +239,26 @@ class LanceStreamOperator(BaseOperator):
         """
         return Submission(
             connection=spark_connection(self.spark_conn_id),
-            name=f"lance-stream-{self.query_id}",
+            name=f"lance-stream-{self.query_name}",
             conf=mapping(self.conf, "conf"),
             packages=self.packages,
             py_files=self.py_files,
             deploy_mode=self.deploy_mode,
             further=mapping(self.spark_submit, "spark_submit"),
+            modules=modules_of(self.dataframe, self.py_files),
         )
 
     def watch_order(self, launch: Launch, me: str, tags: dict[str, str]) -> WatchOrder:
-        """Return how a launch is to be watched.
-
-        :raises SpecError: a duration or a number is out of range.
-        """
-        if not self.poll_interval > 0:
-            raise SpecError(f"poll_interval must be more than 0 seconds, got {self.poll_interval}")
-        most = 0 if self.trigger == AVAILABLE_NOW else 5
+        """Return how a launch is to be watched."""
         deadline = self.execution_timeout and datetime.now(UTC) + self.execution_timeout
         return WatchOrder(
             launch=launch,
             me=me,
-            limits=Limits(
-                start=seconds(self.start_timeout, "start_timeout"),
-                silence=seconds(self.heartbeat_timeout, "heartbeat_timeout"),
-                stall=seconds(self.stall_timeout, "stall_timeout"),
-            ),
-            policy=RestartPolicy(
-                most=most if self.max_restarts is None else self.max_restarts,
-                first=seconds(self.restart_delay, "restart_delay"),
-                longest=seconds(self.max_restart_delay, "max_restart_delay"),
-                healthy=seconds(self.healthy_after, "healthy_after"),
-            ),
+            limits=self.supervision.limits(),
+            policy=self.supervision.policy(bounded=self.trigger == AVAILABLE_NOW),
             lance_conn_id=self.lance_conn_id,
-            poll_interval=self.poll_interval,
-            stop_grace=seconds(self.stop_grace, "stop_grace"),
+            poll_interval=self.supervision.poll_interval,
+            stop_grace=self.supervision.stop_grace.total_seconds(),
             deadline=deadline.isoformat() if deadline else None,
             tags=tags,
         )
-
-    @property
-    def driver_root(self) -> Path:
-        """Return the folder in which drivers on this host keep their logs."""
-        return Path(self.driver_folder) if self.driver_folder else default_driver_folder()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +17,12 @@ from airflow.sdk import BaseHook, Connection
 from airflow_provider_lance.compat import AirflowNotFoundException, check_tracking
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.operators.master import master_of, refuse_master
+from airflow_provider_lance.streaming.decoding import shown
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-__all__ = ["Submission", "master_of", "spark_connection"]
+__all__ = ["Submission", "check_submission", "master_of", "spark_connection"]
 
 # These have arguments of their own on the operator, or are what the operator itself decides.
 _OURS = {
@@ -32,6 +35,7 @@ _OURS = {
     "packages",
     "py_files",
 }
+_PACKAGES = re.compile(r"(\s*[^\s,:/]+([:/][^\s,:/]+){2}\s*(,|$))*")
 # With these spark-submit returns while the driver goes on, and nobody asks the cluster about it.
 _DETACHING_CONF = {
     "spark.kubernetes.submission.waitAppCompletion": "track_driver_via_k8s_api",
@@ -69,12 +73,16 @@ class Submission:
     py_files: str | None
     deploy_mode: str | None
     further: Mapping[str, Any]
+    modules: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Files of a user's own code that go along, by their names in the zip."""
 
     def __post_init__(self) -> None:
-        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-
-        _refuse_arguments(self.further, set(inspect.signature(SparkSubmitHook).parameters))
-        _refuse_detached(self.conf)
+        check_submission(
+            conf=self.conf,
+            further=self.further,
+            deploy_mode=self.deploy_mode,
+            packages=self.packages,
+        )
         if self.is_cluster and master_of(self.connection).startswith("spark://"):
             raise SpecError(
                 f"Spark connection {self.conn_id!r}: a standalone master "
@@ -128,6 +136,7 @@ class Submission:
             "py_files": self.py_files,
             "deploy_mode": self.deploy_mode,
             "further": dict(self.further),
+            "modules": {name: sha256(each).hexdigest() for name, each in self.modules.items()},
         }
 
     def hook(
@@ -184,6 +193,31 @@ class Submission:
                 "apache-airflow-providers-cncf-kubernetes on this worker"
             ) from None
         return made
+
+
+def check_submission(
+    *,
+    conf: Mapping[str, Any],
+    further: Mapping[str, Any],
+    deploy_mode: str | None,
+    packages: object,
+) -> None:
+    """Check what is handed to spark-submit, as far as no connection has to be read for it.
+
+    :raises SpecError: a name is unknown or belongs elsewhere, or a value cannot be meant.
+    """
+    if further:
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        _refuse_arguments(further, set(inspect.signature(SparkSubmitHook).parameters))
+    _refuse_detached(conf)
+    if deploy_mode not in (None, "client", "cluster"):
+        raise SpecError(f"deploy_mode must be 'client' or 'cluster', got {shown(deploy_mode)}")
+    if packages is not None and not (isinstance(packages, str) and _PACKAGES.fullmatch(packages)):
+        raise SpecError(
+            "packages must be Maven coordinates 'group:artifact:version' with commas between "
+            f"them, got {shown(packages)}"
+        )
 
 
 def _refuse_arguments(further: Mapping[str, Any], known: set[str]) -> None:

@@ -13,6 +13,7 @@ from airflow_provider_lance.compat import AirflowFailException, AirflowSkipExcep
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.operators.checks import check_dataset, is_mapped, is_open
 from airflow_provider_lance.streaming.decoding import shown
 from airflow_provider_lance.streaming.forms import count
 from airflow_provider_lance.triggers.condition import EpochCondition
@@ -71,6 +72,12 @@ class LanceEpochSensor(BaseSensorOperator):
         self.on_missing = OnMissing.parse(on_missing).value
         self.lance_conn_id = lance_conn_id
         self.deferrable = deferrable
+        if is_mapped(self):
+            return
+        # What holds no template is told when the DAG is parsed.
+        check_dataset(uri, query_id, lance_conn_id)
+        if not advanced and not is_open(epoch):
+            self._asked()
 
     @cached_property
     def hook(self) -> LanceHook:
@@ -132,6 +139,10 @@ class LanceEpochSensor(BaseSensorOperator):
         if self.advanced:
             run = context["dag_run"]
             return EpochCondition(since=run.start_date or run.run_after)
+        return self._asked()
+
+    def _asked(self) -> EpochCondition:
+        """Return the condition that holds for every run."""
         if self.max_age is not None:
             return EpochCondition(max_age=self.max_age)
         try:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -34,10 +35,12 @@ __all__ = [
     "function",
     "invalid_text",
     "is_absolute",
+    "is_local",
     "launch_id",
     "location",
     "mode",
     "names",
+    "near_match",
     "new_generation",
     "option",
     "parsed",
@@ -77,7 +80,10 @@ def parsed(cls: Any, given: Mapping[str, Any], what: str) -> dict[str, Any]:
         raise SpecError(f"{what}: expected a mapping of options, got {type(given).__name__}")
     known = {item.metadata["name"]: item for item in fields(cls)}
     if unknown := sorted(set(given) - set(known), key=str):
-        raise SpecError(f"{what}: unknown {shown(unknown, 300)}; valid names are {sorted(known)}")
+        near = [each for name in unknown if (each := near_match(name, known))]
+        meant = f"; did you mean {', '.join(near)}?" if near else ""
+        names = f"valid names are {sorted(known)}"
+        raise SpecError(f"{what}: unknown {shown(unknown, 300)}; {names}{meant}")
     arguments = {}
     for name, item in known.items():
         if given.get(name) is None:
@@ -88,6 +94,13 @@ def parsed(cls: Any, given: Mapping[str, Any], what: str) -> dict[str, Any]:
             seen = f", got {shown(given[name])}" if item.repr else ""
             raise SpecError(f"{what}: {name} must be {error}{seen}") from None
     return arguments
+
+
+def near_match(name: object, known: Iterable[str]) -> str | None:
+    """Return the known name that a misspelt one comes close to, whatever its case."""
+    lower = {each.lower(): each for each in known}
+    found = get_close_matches(name.lower(), lower, 1, 0.8) if isinstance(name, str) else []
+    return lower[found[0]] if found else None
 
 
 def travelled(
@@ -149,6 +162,11 @@ def is_absolute(place: str) -> bool:
         return False
     found = _URI.fullmatch(place)
     return place.startswith("/") or bool(found and (found[2] or (found[3] or "").strip("/")))
+
+
+def is_local(place: str) -> bool:
+    """Tell whether an absolute place is on this host's file systems."""
+    return _spelled(place).startswith(":///")
 
 
 def contains(outer: str, inner: str) -> bool:

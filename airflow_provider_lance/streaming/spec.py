@@ -21,6 +21,7 @@ from airflow_provider_lance.streaming.epoch import OutputMode
 from airflow_provider_lance.streaming.forms import option, parsed
 from airflow_provider_lance.streaming.properties import require_query_id
 from airflow_provider_lance.streaming.report import report_location
+from airflow_provider_lance.streaming.source_options import refuse_misspelt
 
 __all__ = ["AVAILABLE_NOW", "JobSpec", "SinkOptions", "Source"]
 
@@ -175,11 +176,12 @@ class Source:
     def parse(cls, given: Mapping[str, Any]) -> Self:
         """Read a source as a user writes it.
 
-        :raises SpecError: unknown name, wrong form or no format.
+        :raises SpecError: unknown name, wrong form, no format, or a misspelt option.
         """
         source = cls(**parsed(cls, given, "source"))
         if not source.format:
             raise SpecError("source: format is missing, for example 'parquet', 'kafka' or 'rate'")
+        refuse_misspelt(source.format, source.options)
         return source
 
     def to_json(self) -> dict[str, Any]:

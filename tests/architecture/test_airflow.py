@@ -43,7 +43,8 @@ def test_airflow_knows_the_connection_type(providers: ProvidersManager) -> None:
     assert hook.hook_class_name == "airflow_provider_lance.hooks.lance.LanceHook"
     assert hook.connection_testable
     widgets = providers.connection_form_widgets
-    assert {"extra__lance__base_uri", "extra__lance__storage_options"} <= widgets.keys()
+    fields = ("base_uri", "checkpoint_root", "storage_options")
+    assert {f"extra__lance__{name}" for name in fields} <= widgets.keys()
     behaviour = providers.field_behaviours["lance"]
     assert behaviour["relabeling"]["login"] == "AWS access key id"
 

@@ -15,6 +15,7 @@ HEAVY = ["lance", "numpy", "pandas", "pyarrow", "pyspark"]
 GLUE = [
     "assets",
     "cli",
+    "decorators",
     "hooks",
     "launch",
     "links",

@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_provider_lance.exceptions import MasterUnreachableError
 from airflow_provider_lance.launch.folder import RunFolder
 from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.operators.supervision import Supervision
 from tests.support.processes import QUICK_JAVA
 
 SECRET = "t0p-s3cret-of-the-worker"
@@ -35,7 +36,7 @@ class TaskInstance(SimpleNamespace):
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Give this process the environment of a worker, secrets included."""
     for name in WORKERS_SECRETS:
         monkeypatch.setenv(name, SECRET)
@@ -45,6 +46,7 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of-the-cloud")
     spark = {"conn_type": "spark", "host": "local[2]", "password": SECRET}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+    monkeypatch.setenv("AIRFLOW__LANCE__DRIVER_FOLDER", str(tmp_path / "drivers"))
     monkeypatch.setenv("AIRFLOW_CONN_LANCE_DEFAULT", json.dumps({"conn_type": "lance"}))
     return monkeypatch
 
@@ -55,12 +57,10 @@ def run(root: Path, **changes: Any) -> dict[str, Any]:
         "uri": str(root / "table.lance"),
         "query_id": "q",
         "checkpoint_location": str(root / "checkpoint"),
-        "sink_options": {"createIfMissing": True},
+        "create_if_missing": True,
         "lance_conn_id": None,
         "conf": {"spark.ui.enabled": False},
-        "driver_folder": str(root / "drivers"),
-        "poll_interval": 0.5,
-        "max_restarts": 3,
+        "supervision": Supervision(poll_interval=0.5, max_restarts=3),
     }
     ti = TaskInstance(
         dag_id="d", task_id="stream", run_id="r", map_index=-1, try_number=1, max_tries=3

@@ -1,4 +1,7 @@
-"""Run one DAG of the project by `dag.test()` in a fresh Airflow: `run_dag.py DAG_ID CONF_JSON`."""
+"""Run one DAG by `dag.test()` in a fresh Airflow: `run_dag.py DAG_ID CONF_JSON [FOLDER]`.
+
+The folder is `dags/` of the project, unless another is named.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ from airflow.utils.db import initdb
 REPOSITORY = Path(__file__).parents[2]
 
 
-def main(dag_id: str, conf: str) -> int:
+def main(dag_id: str, conf: str, folder: str = str(REPOSITORY / "dags")) -> int:
     initdb()
-    bag = DagBag(REPOSITORY / "dags", bundle_name="dags-folder", bundle_path=REPOSITORY / "dags")
+    bag = DagBag(folder, bundle_name="dags-folder", bundle_path=Path(folder))
     run = bag.dags[dag_id].test(run_conf=json.loads(conf))
     states = {each.task_id: str(each.state) for each in run.get_task_instances()}
     print(json.dumps({"state": str(run.state), "tasks": states}))

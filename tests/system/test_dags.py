@@ -29,6 +29,7 @@ CHECKS = {
     "lance_long_running",
     "lance_maintenance",
     "lance_recovery",
+    "lance_taskflow",
 }
 
 
@@ -88,6 +89,18 @@ def test_lance_every_five_minutes(tmp_path: Path) -> None:
     status, output = run(tmp_path, "lance_every_five_minutes")
     assert status == 0, output[-6000:]
     assert ids(folder / "payments.lance") == Counter(range(20))
+
+
+def test_lance_taskflow(tmp_path: Path) -> None:
+    """The function runs in the driver, with its arguments, and only its rows land."""
+    folder = tmp_path / "data"
+    (folder / "landing").mkdir(parents=True)
+    clicks = [(1, "NO"), (2, "SE"), (3, "IS")]
+    lines = [json.dumps({"id": number, "country": country}) for number, country in clicks]
+    (folder / "landing" / "1.json").write_text("\n".join(lines))
+    status, output = run(tmp_path, "lance_taskflow")
+    assert status == 0, output[-6000:]
+    assert ids(folder / "clicks.lance") == Counter([1, 3])
 
 
 def unpause(airflow: Airflow, dag_id: str) -> None:

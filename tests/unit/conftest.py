@@ -7,6 +7,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pytest
 from airflow.sdk.configuration import clear_secrets_backends_cache
 
+from airflow_provider_lance.operators.supervision import Supervision
 from airflow_provider_lance.streaming.checkpoint import Checkpoint
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.dataset import open_dataset
@@ -85,13 +87,18 @@ def ti() -> TaskInstance:
 class Stream:
     """A streaming query as a driver would run it, epoch by epoch, without Spark."""
 
-    def __init__(self, uri: str, query_id: str = "flights") -> None:
+    def __init__(self, uri: str, query_id: str = "flights", launched_by: str = "") -> None:
         self.uri = uri
         checkpoint = Checkpoint("/checkpoint", "checkpoint-id")
         self._committer = Committer(open_dataset(uri), query_id, checkpoint)
         self._committer.prepare()
         self._committer.identify(
-            Driver(run_id="run", checkpoint_id="checkpoint-id", checkpoint_location="/checkpoint")
+            Driver(
+                run_id="run",
+                checkpoint_id="checkpoint-id",
+                checkpoint_location="/checkpoint",
+                launched_by=launched_by,
+            )
         )
 
     def commit(self, epoch_id: int) -> None:
@@ -110,6 +117,13 @@ def dataset(tmp_path: Path) -> str:
     uri = str(tmp_path / "flights.lance")
     lance.write_dataset(ROWS.slice(0, 0), uri)
     return uri
+
+
+def supervised(**arguments: Any) -> dict[str, Any]:
+    """Return an operator's arguments with those of its supervision in one value."""
+    names = arguments.keys() & {item.name for item in fields(Supervision)}
+    supervision = Supervision(**{name: arguments.pop(name) for name in names})
+    return {"supervision": supervision} | arguments
 
 
 FAKE = '''#!{python}
@@ -230,6 +244,7 @@ def spark_on(
 
     def make(host: str, **environment: str) -> SparkSubmit:
         add_connection("spark_default", conn_type="spark", host=host)
+        monkeypatch.setenv("AIRFLOW__LANCE__DRIVER_FOLDER", str(tmp_path / "drivers"))
         OtherRuns(monkeypatch)  # none
         made = SparkSubmit(tmp_path, monkeypatch)
         for name, value in environment.items():

@@ -153,6 +153,10 @@ def test_a_store_that_does_not_answer_is_asked_again(stream: Stream) -> None:
         {"epoch": 1, "advanced": True},
         {"advanced": True, "max_age": timedelta(1)},
         {"epoch": 1, "on_missing": "ignore"},
+        {"epoch": -1},
+        {"epoch": "one"},
+        {"max_age": timedelta(0)},
+        {"epoch": 1, "query_id": "a b"},
     ],
 )
 def test_exactly_one_condition_is_checked_before_any_work(wanted: dict[str, Any]) -> None:
@@ -161,5 +165,12 @@ def test_exactly_one_condition_is_checked_before_any_work(wanted: dict[str, Any]
 
 
 def test_an_epoch_that_is_no_number_is_refused(stream: Stream) -> None:
+    task = sensor(stream.uri, epoch="{{ params.epoch }}")
+    task.epoch = "soon"  # as its template was rendered
     with pytest.raises(AirflowFailException, match="whole number, got 'soon'"):
-        run(sensor(stream.uri, epoch="soon"))
+        run(task)
+
+
+def test_a_relative_name_without_a_connection_is_told_when_the_dag_is_parsed() -> None:
+    with pytest.raises(SpecError, match="relative name"):
+        sensor("flights.lance", epoch=1)

@@ -37,7 +37,7 @@ def test_resolve(base: str | None, uri: str, expected: str, add_connection: AddC
 
 @pytest.mark.parametrize("uri", ["../x", "a/../../x", "a/%2e%2e/%2E./x", "..\\x"])
 def test_resolve_refuses_to_leave_the_base(uri: str, add_connection: AddConnection) -> None:
-    with pytest.raises(SpecError, match="leads out of the base URI '/data'"):
+    with pytest.raises(SpecError, match="leads out of the base URI: '..' is not allowed"):
         hook(add_connection, {"base_uri": "/data"}).resolve(uri)
 
 
@@ -90,6 +90,7 @@ def test_every_value_but_the_harmless_is_masked(add_connection: AddConnection) -
         ({"storage_options": ["region"]}, "must be a JSON object, got list"),
         ({"storage_options": {"region": {"a": 1}}}, "'region' must be a text"),
         ({"base_uri": "data"}, "base_uri must be an absolute path or a URI.*'data'"),
+        ({"checkpoint_root": "data"}, "checkpoint_root must be an absolute path or a URI.*'data'"),
     ],
 )
 def test_an_unreadable_connection_is_one_clear_error(
@@ -105,6 +106,37 @@ def test_an_unreadable_connection_is_one_clear_error(
 def test_a_missing_connection_says_how_to_add_it(add_connection: AddConnection) -> None:
     with pytest.raises(SpecError, match="airflow connections add nowhere --conn-type lance"):
         _ = LanceHook(lance_conn_id="nowhere").store
+
+
+def test_the_default_connection_may_be_missing_for_local_paths_only(
+    dataset: str, add_connection: AddConnection
+) -> None:
+    assert LanceHook().open(dataset).version == 1
+    for uri in ("s3://bucket/flights.lance", "flights.lance"):
+        with pytest.raises(SpecError, match="there is no connection 'lance_default': add it"):
+            LanceHook().resolve(uri)
+    with pytest.raises(SpecError, match="there is no connection 'lance_default' to take it from"):
+        LanceHook().checkpoint_location("flights")
+    good, message = LanceHook().test_connection()
+    assert not good
+    assert "there is no connection 'lance_default'" in message
+
+
+def test_a_connection_of_another_type_is_refused(add_connection: AddConnection) -> None:
+    add_connection("warehouse", conn_type="aws")
+    with pytest.raises(SpecError, match="connection 'warehouse' is of type 'aws'"):
+        LanceHook("warehouse").resolve("flights.lance")
+
+
+def test_each_query_has_a_checkpoint_below_the_root(add_connection: AddConnection) -> None:
+    found = hook(add_connection, {"checkpoint_root": "s3a://bucket/checkpoints/"})
+    assert found.checkpoint_location("flights") == "s3a://bucket/checkpoints/flights"
+    with pytest.raises(SpecError, match="cannot be part of a config key"):
+        found.checkpoint_location("../other")
+    with pytest.raises(SpecError, match="of query 'flights' keeps its reports"):
+        found.checkpoint_location("flights.reports")
+    with pytest.raises(SpecError, match="connection 'warehouse' has no checkpoint_root"):
+        hook(add_connection).checkpoint_location("flights")
 
 
 def test_opens_datasets_and_files(

@@ -12,6 +12,7 @@ import lance
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.operators.optimize import LanceOptimizeOperator
 from tests.support.maintenance import HUNDRED, age, files, ids, make, numbers, sizes, stream
 
@@ -102,9 +103,32 @@ def test_bad_input_fails_without_a_retry_and_touches_nothing(
 ) -> None:
     uri = make(tmp_path, 4)
     before = files(uri)
+    with pytest.raises(SpecError, match=said):
+        operator(uri, **changes)
+    task, context = operator(uri), {"ti": ti}
+    for name, value in changes.items():  # as its templates were rendered
+        setattr(task, "_dry_run" if name == "dry_run" else name, value)
     with pytest.raises(AirflowFailException, match=said):
-        run(ti, uri, **changes)
+        task.execute(context)  # type: ignore[arg-type]
     assert files(uri) == before
+
+
+def test_a_mapped_tasks_mistake_fails_without_a_retry(tmp_path: Path, ti: TaskInstance) -> None:
+    """Airflow retries what is raised while it makes the mapped task's operator."""
+    mapped = LanceOptimizeOperator.partial(task_id="optimize", lance_conn_id=None)
+    task = mapped.expand(uri=["relative.lance"]).unmap({"uri": "relative.lance"})
+    context: Any = {"ti": ti}
+    with pytest.raises(AirflowFailException, match="relative name"):
+        task.execute(context)
+
+
+def test_what_holds_a_template_is_not_judged_before_it_is_filled_in() -> None:
+    operator(
+        "{{ params.uri }}",
+        steps=["{{ params.step }}"],
+        engine="{{ params.engine }}",
+        conf={"spark.yarn.submit.waitAppCompletion": "{{ params.wait }}"},
+    )
 
 
 def test_a_dataset_that_is_not_there_fails_without_a_retry(

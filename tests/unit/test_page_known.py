@@ -23,6 +23,7 @@ from airflow_provider_lance.plugins.page.known import (
     merge,
     of_asset,
     of_config,
+    of_task,
     queries_of,
 )
 from airflow_provider_lance.plugins.page.opening import open_known
@@ -126,6 +127,14 @@ def test_what_tasks_stream_into_is_known(tmp_path: Path, add_connection: Any) ->
         (Known("s3://bucket/warehouse/orders.lance", "minio"), "orders", "second"),
         (Known("nobody.lance", "gone"), "orders", "third"),
     }
+
+
+def test_a_task_that_names_no_query_is_known_by_its_dataset() -> None:
+    unnamed = {"query_id": None, "lance_conn_id": None}
+    found = of_task("dag", {"uri": "/data/orders.lance", **unnamed})
+    assert found
+    assert found.query_id == "orders"
+    assert of_task("dag", {"uri": "/data/my orders", **unnamed}) is None
 
 
 def test_a_task_is_known_by_its_newest_run_and_by_those_that_are_active(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from airflow.triggers.base import BaseTrigger
 
 import airflow_provider_lance
 from airflow_provider_lance.assets.lance import create_asset, sanitize_uri
+from airflow_provider_lance.decorators.stream import lance_stream_task
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.provider_info import get_provider_info
@@ -103,7 +104,11 @@ def test_the_connection_type_is_the_hooks() -> None:
     assert import_string(connection["hook-class-name"]) is LanceHook
     assert connection["connection-type"] == LanceHook.conn_type
     assert connection["hook-name"] == LanceHook.hook_name
-    assert set(connection["conn-fields"]) == {"base_uri", "storage_options"}
+    assert set(connection["conn-fields"]) == {
+        "base_uri",
+        "checkpoint_root",
+        "storage_options",
+    }
 
 
 def test_the_asset_uris_have_a_handler_and_a_factory() -> None:
@@ -112,3 +117,9 @@ def test_the_asset_uris_have_a_handler_and_a_factory() -> None:
     # Airflow passes over schemes without a handler.
     assert import_string(uris["handler"]) is sanitize_uri
     assert import_string(uris["factory"]) is create_asset
+
+
+def test_the_task_decorator_is_there() -> None:
+    [decorator] = INFO["task-decorators"]
+    assert decorator["name"] == "lance_stream"
+    assert import_string(decorator["class-name"]) is lance_stream_task

@@ -12,6 +12,7 @@ import lance
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.operators.recovery import LanceRecoveryCheckOperator
 from airflow_provider_lance.streaming.epoch import OwnerState
 from airflow_provider_lance.streaming.process import ProcessIdentity
@@ -67,6 +68,22 @@ def test_a_finding_fails_the_task_with_what_to_type_and_the_report_is_there(
     assert "LS102" in codes(ti.xcoms["return_value"])
     assert "LS102" in shown()
     assert files(wreck.uri) == before, "nobody said that it may heal anything"
+
+
+def test_a_healthy_stream_passes_whatever_fails_the_task(wreck: Wreck, ti: TaskInstance) -> None:
+    wreck.run(3, released=True)
+    assert codes(run(ti, wreck.uri, fail_on="info")) == ["LS000"]
+
+
+def test_a_finding_of_severity_info_fails_the_task_that_asks_for_it(
+    wreck: Wreck, ti: TaskInstance
+) -> None:
+    wreck.run(3, unlogged=1, released=True)
+    report = run(ti, wreck.uri)
+    assert {each["severity"] for each in report["findings"]} == {"info"}
+    assert sorted(codes(report)) == ["LS000", "LS202"]
+    with pytest.raises(AirflowFailException, match=r": 1 info\nLS202 orders:"):
+        run(ti, wreck.uri, fail_on="info")
 
 
 @pytest.mark.parametrize("fail_on", ["critical", "CRITICAL ", "never"])
@@ -292,9 +309,34 @@ def test_bad_input_fails_without_a_retry_before_anything_is_touched(
 ) -> None:
     wreck.run(3)
     before = files(wreck.uri)
+    arguments: dict[str, Any] = {"task_id": "check", "uri": wreck.uri, "lance_conn_id": None}
+    with pytest.raises(SpecError, match=said):
+        LanceRecoveryCheckOperator(**(arguments | {"heal": ["owner"]} | changes))
+    task = LanceRecoveryCheckOperator(**arguments, heal=["owner"])
+    for name, value in changes.items():  # as its templates were rendered
+        setattr(task, name, value)
+    context: Any = {"ti": ti}
     with pytest.raises(AirflowFailException, match=f"SpecError: .*{said}"):
-        run(ti, wreck.uri, **{"heal": ["owner"], **changes})
+        task.execute(context)
     assert files(wreck.uri) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"uri": "{{ params.uri }}", "lance_conn_id": "lake"},
+        {"query_ids": ["{{ params.query }}"], "release": {"epoch": 2}},
+        {"query_ids": ORDERS, "release": {"epoch": "{{ params.epoch }}"}},
+        {"fail_on": "{{ params.fail_on }}"},
+        {"tolerance": {"stall": "{{ params.stall }}"}},
+        {"heal": ["{{ params.heal }}"]},
+    ],
+)
+def test_what_holds_a_template_is_not_judged_before_it_is_filled_in(
+    changes: dict[str, Any],
+) -> None:
+    arguments = {"task_id": "check", "uri": "/data/orders.lance", "lance_conn_id": None}
+    LanceRecoveryCheckOperator(**(arguments | changes))
 
 
 def test_a_dataset_that_is_not_there_fails_without_a_retry(

@@ -19,7 +19,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 from airflow.sdk.module_loading import import_string
 
-from airflow_provider_lance.exceptions import TransientError
+from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.operators.stop import LanceStreamStopOperator
 from airflow_provider_lance.streaming.committer import Committer
 from airflow_provider_lance.streaming.epoch import OwnerState
@@ -29,7 +29,7 @@ from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
 from tests.support.processes import wait_for
 from tests.support.supervised import ELSEWHERE, CountingHook, Supervised, here, killed
 
-from .conftest import SECRET, AddConnection, Shown, TaskInstance
+from .conftest import SECRET, AddConnection, Shown, Stream, TaskInstance
 
 CONTEXT: Any = {"ti": TaskInstance(try_number=3)}
 BY = "dag/stream/run/-1#3"
@@ -97,18 +97,69 @@ def obey(committer: Committer) -> threading.Thread:
 
 
 @both
-def test_no_dataset(tmp_path: Path, run: Run) -> None:
-    assert run(operator(f"{tmp_path}/absent.lance")) == {"state": "none", "token": None}
+def test_a_dataset_that_does_not_exist_fails_the_task(tmp_path: Path, run: Run) -> None:
+    with pytest.raises(AirflowFailException, match="DatasetNotFoundError"):
+        run(operator(f"{tmp_path}/absent.lance"))
     assert not Path(tmp_path, "absent.lance").exists()
 
 
 @both
-def test_no_such_query(stand: Supervised, run: Run) -> None:
+def test_a_query_that_does_not_exist_fails_the_task(stand: Supervised, run: Run) -> None:
     stand.owner()
     before = lance.dataset(stand.uri).version
-    assert run(operator(stand.uri, query_id="other")) == {"state": "none", "token": None}
+    with pytest.raises(AirflowFailException, match=r"no trace of query 'flihgts'.*\['flights'\]"):
+        run(operator(stand.uri, query_id="flihgts"))
     assert lance.dataset(stand.uri).version == before
     assert stand.asked is None
+
+
+def test_waits_for_a_query_that_is_missing_if_it_is_asked_to(
+    tmp_path: Path, dataset: str, shown: Shown
+) -> None:
+    task = operator(dataset, on_missing="wait")
+    streams: list[Stream] = []
+
+    def begin() -> None:
+        text = ""
+
+        def waiting() -> bool:
+            nonlocal text
+            text += shown()
+            return "Waiting for the query's first epoch." in text
+
+        wait_for("the wait", waiting, 60)
+        stream = Stream(dataset)
+        stream.commit(0)
+        stream.release()
+        streams.append(stream)
+
+    beginning = threading.Thread(target=begin)
+    beginning.start()
+    result = run(task)
+    beginning.join()
+    assert streams
+    assert (result["state"], result["watermark"]) == ("released", 0)
+
+
+def test_waits_in_the_triggerer_for_a_query_that_is_missing(dataset: str) -> None:
+    task = operator(dataset, on_missing="wait", deferrable=True)
+    with pytest.raises(TaskDeferred) as defer:
+        task.execute(CONTEXT)
+    assert defer.value.method_name == "execute_appeared"
+    path, kwargs = defer.value.trigger.serialize()
+    trigger = import_string(path)(**json.loads(json.dumps(kwargs)))
+    stream = Stream(dataset)
+    stream.commit(0)
+    stream.release()
+    event = asyncio.run(asyncio.wait_for(event_of(trigger), 60))
+    result = operator(dataset, on_missing="wait").execute_appeared(CONTEXT, event)
+    assert (result["state"], result["watermark"]) == ("released", 0)
+
+
+def test_a_wait_for_a_query_that_cannot_be_read_is_not_retried(dataset: str) -> None:
+    event = {"status": "error", "error": "ProtocolVersionError", "message": "newer"}
+    with pytest.raises(AirflowFailException, match="ProtocolVersionError"):
+        operator(dataset).execute_appeared(CONTEXT, event)
 
 
 @both
@@ -287,20 +338,33 @@ def test_a_driver_that_came_to_its_end_while_the_task_waited_for_a_worker(
 # --- What may go wrong -----------------------------------------------------------------------
 
 
-@both
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "message"),
     [
-        {"query_id": "not a query id"},
-        {"uri": ""},
-        {"uri": "relative"},
-        {"stop_grace": timedelta(0)},
-        {"stop_grace": 60},
+        ({"query_id": "not a query id"}, "cannot be part of a config key"),
+        ({"uri": ""}, "uri must be a text"),
+        ({"uri": "relative"}, "relative name"),
+        ({"stop_grace": timedelta(0)}, "stop_grace must be a timedelta of more than nothing"),
+        ({"stop_grace": 60}, "stop_grace must be a timedelta"),
+        ({"poll_interval": 0}, "poll_interval must be a number of seconds above 0"),
+        ({"on_missing": "ignore"}, "on_missing must be 'wait' or 'fail'"),
     ],
 )
-def test_a_mistake_is_not_retried(stand: Supervised, changes: dict[str, Any], run: Run) -> None:
+def test_a_mistake_is_told_when_the_dag_is_parsed(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        operator(**({"uri": "/data/flights.lance"} | changes))
+
+
+@both
+@pytest.mark.parametrize("changes", [{"query_id": "not a query id"}, {"uri": "relative"}])
+def test_a_template_that_makes_a_mistake_is_not_retried(
+    stand: Supervised, changes: dict[str, Any], run: Run
+) -> None:
+    task = operator(stand.uri)
+    for name, value in changes.items():
+        setattr(task, name, value)
     with pytest.raises(AirflowFailException, match="SpecError"):
-        run(operator(**({"uri": stand.uri} | changes)))
+        run(task)
 
 
 @both

@@ -15,6 +15,8 @@ from urllib.parse import urlencode
 
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_provider_lance.exceptions import (
@@ -24,12 +26,23 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     TransientError,
 )
+from airflow_provider_lance.operators.launching import driver_root
 from airflow_provider_lance.operators.master import master_of
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.operators.submission import spark_connection
+from airflow_provider_lance.operators.supervision import Supervision
 from tests.support.processes import wait_for
 
-from .conftest import SECRET, AddConnection, Shown, SparkOn, SparkSubmit, TaskInstance
+from .conftest import (
+    SECRET,
+    AddConnection,
+    Shown,
+    SparkOn,
+    SparkSubmit,
+    Stream,
+    TaskInstance,
+    supervised,
+)
 
 
 def operator(tmp_path: Any, **changes: Any) -> LanceStreamOperator:
@@ -41,9 +54,8 @@ def operator(tmp_path: Any, **changes: Any) -> LanceStreamOperator:
         "source": {"format": "rate"},
         "lance_conn_id": None,
         "poll_interval": 0.05,
-        "driver_folder": str(tmp_path / "drivers"),
     }
-    return LanceStreamOperator(**(arguments | changes))
+    return LanceStreamOperator(**supervised(**(arguments | changes)))
 
 
 def run(task: LanceStreamOperator, ti: TaskInstance | None = None) -> dict[str, Any]:
@@ -179,30 +191,173 @@ def test_env_vars_of_the_user_are_kept(tmp_path: Any, spark_submit: SparkSubmit)
     assert spark_submit.notes["pyspark_python"] == "/theirs"
 
 
+TOLD_AT_PARSING = [
+    ({"query_id": ""}, "queryId is missing"),
+    ({"query_id": "a b"}, "cannot be part of a config key"),
+    ({"query_id": "../other"}, "cannot be part of a config key"),
+    ({"query_id": None, "uri": "/data/my flights"}, "cannot stand for it"),
+    ({"uri": "flights.lance"}, "relative name"),
+    ({"uri": "s3:///flights.lance"}, "not the root"),
+    ({"uri": None}, "uri must be a text"),
+    ({"uri": "../flights.lance", "lance_conn_id": "lance_default"}, "leads out of the base URI"),
+    ({"checkpoint_location": "checkpoint"}, "absolute path"),
+    ({"checkpoint_location": None}, "has no checkpoint"),
+    ({"checkpoint_location": "/data", "uri": "/data/x.lance"}, "another place"),
+    ({"source": None}, "either source"),
+    ({"source": "json"}, "mapping of options"),
+    ({"source": {}}, "format is missing"),
+    ({"source": {"format": "rate", "option": {}}}, "did you mean options?"),
+    ({"source": {"format": "rate", "schema": 1}}, "schema must be a text"),
+    ({"dataframe": "m:f"}, "not both"),
+    ({"dataframe": "m.f", "source": None}, "'module:function'"),
+    ({"dataframe": "m:f", "source": None, "sql": "SELECT 1"}, "put it into the function"),
+    ({"sql": " "}, "sql must be a text"),
+    ({"arguments": ["a"]}, "arguments must be a mapping"),
+    ({"trigger": "10 secs"}, "an interval such as '10 seconds', got '10 secs'"),
+    ({"trigger": "availablenow"}, "'availableNow' or an interval"),
+    ({"output_mode": "overwrite"}, "outputMode must be one of"),
+    ({"output_mode": "update"}, "mergeKeys"),
+    ({"sink_options": {"mergeKeys": ["id"]}}, "mergeKeys belongs to outputMode=update"),
+    ({"sink_options": {"mergekeys": "id"}}, "did you mean mergeKeys?"),
+    ({"sink_options": {"merge_key": "id"}}, "did you mean mergeKeys?"),
+    ({"sink_options": {"watermarkEvery": 0}}, "watermarkEvery must be a whole number of 1"),
+    ({"sink_options": {"watermark_every": "often"}}, "watermarkEvery must be a whole number"),
+    (
+        {"sink_options": {"watermarkEvery": 5, "watermark_every": 5}},
+        "watermarkEvery and watermark_every are one option",
+    ),
+    ({"sink_options": {"queryId": "other"}}, "contradicts"),
+    ({"sink_options": {"create_if_missing": False}, "create_if_missing": True}, "contradicts"),
+    ({"sink_options": {"storageOptions": {"a": "b"}}}, "rendered template"),
+    ({"sink_options": {"storage_options": "{{ x }}"}}, "rendered template"),
+    ({"sink_options": "createIfMissing"}, "mapping"),
+    ({"create_if_missing": "yes"}, "createIfMissing must be true or false"),
+    ({"spark_conn_id": ""}, "spark_conn_id must be a text"),
+    ({"spark_submit": {"driver_mem": "1g"}}, "unknown ['driver_mem']"),
+    ({"spark_submit": {"py_files": "x"}}, "belong to the operator"),
+    ({"conf": {"spark.yarn.submit.waitAppCompletion": False}}, "nobody looks after the driver"),
+    ({"conf": "spark.ui.enabled=false"}, "conf must be a mapping"),
+    ({"deploy_mode": "Cluster"}, "deploy_mode must be 'client' or 'cluster', got 'Cluster'"),
+    ({"packages": "a:b:1;c:d:2"}, "Maven coordinates"),
+    ({"packages": "a:b"}, "Maven coordinates"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), TOLD_AT_PARSING)
+def test_a_mistake_without_a_template_is_told_when_the_dag_is_parsed(
+    changes: dict[str, Any], message: str, tmp_path: Any
+) -> None:
+    with pytest.raises(SpecError) as told:
+        operator(tmp_path, **changes)
+    assert message in str(told.value)
+    assert "template/" not in str(told.value), "names no place that nobody wrote"
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"query_id": ""}, "queryId is missing"),
-        ({"query_id": "a b"}, "cannot be part of a config key"),
-        ({"uri": "flights.lance"}, "relative name"),
-        ({"checkpoint_location": "checkpoint"}, "absolute path"),
-        ({"source": None}, "either source"),
-        ({"source": {"format": "rate", "option": {}}}, "unknown"),
-        ({"dataframe": "m:f"}, "not both"),
-        ({"output_mode": "overwrite"}, "outputMode"),
-        ({"output_mode": "update"}, "mergeKeys"),
-        ({"sink_options": {"mergekeys": "id"}}, "mergekeys"),
-        ({"sink_options": {"queryId": "other"}}, "contradicts"),
-        ({"sink_options": {"storageOptions": {"a": "b"}}}, "rendered template"),
-        ({"sink_options": "createIfMissing"}, "mapping"),
-        ({"poll_interval": 0}, "poll_interval"),
+        ({"poll_interval": 0}, "poll_interval must be a number of seconds above 0, got 0"),
+        ({"poll_interval": timedelta(seconds=1)}, "poll_interval must be a number"),
+        ({"stall_timeout": 600}, "stall_timeout must be a timedelta"),
+        ({"start_timeout": timedelta(0)}, "start_timeout must be a timedelta of more than nothing"),
+        ({"heartbeat_timeout": None}, "heartbeat_timeout must be a timedelta"),
+        ({"stop_grace": "1 minute"}, "stop_grace must be a timedelta"),
+        ({"max_restarts": -1}, "max_restarts must be a whole number"),
+        ({"max_restarts": "5"}, "max_restarts must be a whole number"),
+        ({"restart_delay": timedelta(hours=1)}, "at most max_restart_delay"),
+        ({"max_restart_delay": timedelta(seconds=1)}, "at most max_restart_delay"),
+        ({"healthy_after": timedelta(seconds=-1)}, "healthy_after must be a timedelta"),
+    ],
+)
+def test_a_wrong_time_out_is_told_when_the_dag_is_parsed(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SpecError) as told:
+        Supervision(**changes)
+    assert message in str(told.value)
+
+
+def test_supervision_in_another_form_is_told_when_the_dag_is_parsed(tmp_path: Any) -> None:
+    with pytest.raises(SpecError, match=r"supervision must be a Supervision\(...\)"):
+        operator(tmp_path, supervision={"poll_interval": 1})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"uri": "{{ var.value.uri }}", "query_id": None},
+        {"query_id": "{{ params.query }}"},
+        {"checkpoint_location": "{{ params.folder }}/checkpoint"},
+        {"uri": "/data/{{ x }}", "checkpoint_location": "/data"},
+        {"source": {"format": "{{ params.format }}", "options": {"path": "{{ x }}"}}},
+        {"source": {"format": "json", "schema": "{{ params.schema }}"}},
+        {"sql": "orders.sql"},
+        {"sql": "{% if params.all %}SELECT * FROM source{% endif %}"},
+        {"trigger": "{{ params.trigger }}"},
+        {"output_mode": "{{ params.mode }}", "sink_options": {"mergeKeys": ["id"]}},
+        {"output_mode": "update", "sink_options": {"mergeKeys": "{{ params.keys }}"}},
+        {"output_mode": "update", "sink_options": {"merge_keys": ["{{ params.key }}"]}},
+        {"sink_options": {"watermarkEvery": "{{ params.every }}"}},
+        {"create_if_missing": "{{ params.create }}"},
+        {"conf": {"spark.yarn.submit.waitAppCompletion": "{{ params.wait }}"}},
+        {"deploy_mode": "{{ params.mode }}"},
+        {"packages": "org.apache.spark:spark-sql-kafka-0-10_2.13:{{ params.version }}"},
+        {"spark_submit": {"driver_memory": "{{ params.memory }}"}},
+        {"spark_conn_id": "{{ params.cluster }}"},
+        {"lance_conn_id": "{{ params.lake }}", "uri": "x.lance", "checkpoint_location": None},
+        {"arguments": {"day": "{{ ds }}"}},
+    ],
+)
+def test_what_holds_a_template_is_not_judged_before_it_is_filled_in(
+    changes: dict[str, Any], tmp_path: Any
+) -> None:
+    operator(tmp_path, **changes)
+
+
+def test_another_tasks_result_is_not_judged_before_it_is_there(tmp_path: Any) -> None:
+    with DAG("streams", schedule=None):
+        before = EmptyOperator(task_id="before")
+        operator(
+            tmp_path,
+            uri=before.output,
+            query_id=before.output["query"],
+            source=before.output["source"],
+            output_mode="update",
+            sink_options=before.output["options"],
+        )
+
+
+def test_a_mistake_beside_a_template_is_told_when_the_dag_is_parsed(tmp_path: Any) -> None:
+    with pytest.raises(SpecError, match="watermarkEvry.*did you mean watermarkEvery"):
+        operator(tmp_path, uri="{{ x }}", sink_options={"watermarkEvry": "{{ y }}"})
+
+
+RENDERED_BADLY = [
+    each
+    for each in TOLD_AT_PARSING
+    if each[0] not in ({"uri": None}, {"spark_conn_id": ""}) and "lance_conn_id" not in each[0]
+]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *RENDERED_BADLY,
         ({"lance_conn_id": "nowhere"}, "there is no connection 'nowhere'"),
+        ({"lance_conn_id": "spark_default"}, "connection 'spark_default' is of type 'spark'"),
+        ({"lance_conn_id": "lake", "checkpoint_location": None}, "has no checkpoint_root"),
+        (
+            {"lance_conn_id": "rooted", "checkpoint_location": None, "query_id": "x.reports"},
+            "keeps its reports",
+        ),
+        (
+            {"lance_conn_id": "lance_default", "checkpoint_location": "s3a://bucket/cp"},
+            "there is no connection 'lance_default'",
+        ),
         ({"spark_conn_id": "nowhere"}, "there is no Spark connection 'nowhere'"),
-        ({"spark_submit": {"driver_mem": "1g"}}, "unknown ['driver_mem']"),
-        ({"spark_submit": {"py_files": "x"}}, "belong to the operator"),
+        ({"spark_conn_id": "lake"}, "'lance://' is no master of Spark"),
         ({"spark_submit": {"yarn_track_via_rm_api": True}}, "requires Spark master to be YARN"),
         ({"spark_submit": {"spark_binary": "sh"}, "spark_conn_id": "odd"}, "spark-home"),
-        ({"conf": {"spark.yarn.submit.waitAppCompletion": False}}, "nobody looks after the driver"),
         ({"spark_conn_id": "standalone", "deploy_mode": "cluster"}, "use client mode"),
         ({"spark_conn_id": "kubernetes"}, "cncf-kubernetes"),
     ],
@@ -217,8 +372,13 @@ def test_refuses_before_anything_is_started_and_is_not_retried(
     add_connection("standalone", conn_type="spark", host="spark://master", port=7077)
     add_connection("kubernetes", conn_type="spark", host="k8s://https://master", port=443)
     add_connection("odd", conn_type="spark", host="local", extra={"spark-home": "/x"})
+    add_connection("lake", conn_type="lance", extra={"base_uri": "/data"})
+    add_connection("rooted", conn_type="lance", extra={"checkpoint_root": "/data/checkpoints"})
+    task = operator(tmp_path)
+    for name, value in changes.items():  # as its templates were rendered
+        setattr(task, name, value)
     with pytest.raises(AirflowFailException) as failed:
-        run(operator(tmp_path, **changes))
+        run(task)
     assert message in str(failed.value)
     assert isinstance(failed.value.__cause__, SpecError)
     assert not spark_submit.ran
@@ -242,6 +402,78 @@ def test_the_master_is_read_as_sparks_own_hook_reads_it(
     add_connection("mine", **fields)
     hook = SparkSubmitHook(conn_id="mine")
     assert master_of(spark_connection("mine")) == hook._connection["master"]
+
+
+def test_the_smallest_stream_finds_its_places_and_its_name(
+    tmp_path: Any, spark_submit: SparkSubmit, add_connection: AddConnection, shown: Shown
+) -> None:
+    places = {"base_uri": str(tmp_path), "checkpoint_root": f"{tmp_path}/checkpoints/"}
+    add_connection("lance_default", conn_type="lance", extra=places)
+    run(
+        LanceStreamOperator(
+            task_id="stream",
+            uri="bronze/flights.lance",
+            source={"format": "rate"},
+            create_if_missing=True,
+        )
+    )
+    sink = spark_submit.notes["spec"]["sink"]
+    assert sink["uri"] == f"{tmp_path}/bronze/flights.lance"
+    assert sink["queryId"] == "flights"
+    assert sink["checkpointLocation"] == f"{tmp_path}/checkpoints/flights"
+    assert sink["createIfMissing"] is True
+    assert "No query_id is given: the query is 'flights'." in shown()
+
+
+def test_options_may_be_spelled_as_in_airflow(tmp_path: Any, spark_submit: SparkSubmit) -> None:
+    options = {"merge_keys": ["id"], "delete_when": "gone", "small_epoch_rows": 7}
+    run(operator(tmp_path, output_mode="update", sink_options=options))
+    sink = spark_submit.notes["spec"]["sink"]
+    assert (sink["mergeKeys"], sink["deleteWhen"], sink["smallEpochRows"]) == (["id"], "gone", 7)
+
+
+def test_a_local_path_needs_no_connection(tmp_path: Any, spark_submit: SparkSubmit) -> None:
+    run(operator(tmp_path, lance_conn_id="lance_default"))
+    assert spark_submit.notes["spec"]["sink"]["storageOptions"] == {}
+
+
+def test_the_datasets_name_stands_for_the_query_of_one_task_only(
+    tmp_path: Any, spark_submit: SparkSubmit, dataset: str
+) -> None:
+    stream = Stream(dataset, launched_by="dag/old_name/scheduled__1/-1#1")
+    stream.commit(0)
+    stream.release()
+    with pytest.raises(AirflowFailException) as failed:
+        run(operator(tmp_path, query_id=None))
+    assert "is the query of task dag/old_name; this is task dag/stream" in str(failed.value)
+    assert "Write query_id='flights' if this task continues that query" in str(failed.value)
+    assert not spark_submit.ran
+    run(operator(tmp_path, query_id="flights"))
+    assert spark_submit.ran
+
+
+def test_the_datasets_name_stands_for_the_query_of_each_run_of_a_task(
+    tmp_path: Any, spark_submit: SparkSubmit, dataset: str
+) -> None:
+    stream = Stream(dataset, launched_by="dag/stream/another_run/-1#2")
+    stream.commit(0)
+    stream.release()
+    run(operator(tmp_path, query_id=None))
+    assert spark_submit.ran
+
+
+def test_the_drivers_folder_is_a_setting(
+    tmp_path: Any, spark_submit: SparkSubmit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__LANCE__DRIVER_FOLDER", str(tmp_path / "elsewhere"))
+    run(operator(tmp_path))
+    assert list((tmp_path / "elsewhere" / "flights").iterdir())
+    monkeypatch.setenv("AIRFLOW__LANCE__DRIVER_FOLDER", "elsewhere")
+    with pytest.raises(AirflowFailException, match=r"driver_folder .* must be an absolute path"):
+        run(operator(tmp_path))
+    monkeypatch.setenv("AIRFLOW__LANCE__DRIVER_FOLDER", "")
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))
+    assert driver_root() == tmp_path / "home" / "lance-streams"
 
 
 def test_equal_options_are_no_contradiction(tmp_path: Any, spark_submit: SparkSubmit) -> None:
@@ -445,7 +677,11 @@ def test_on_kill_has_the_driver_ended_after_its_grace(
 
 def test_the_constructor_does_no_work() -> None:
     task = LanceStreamOperator(
-        task_id="stream", uri="{{ x }}", query_id="{{ y }}", checkpoint_location="{{ z }}"
+        task_id="stream",
+        uri="{{ x }}",
+        query_id="{{ y }}",
+        checkpoint_location="{{ z }}",
+        source={"format": "rate"},
     )
     assert "hook" not in vars(task)
     assert {"uri", "query_id", "source", "sink_options", "conf"} <= set(task.template_fields)

@@ -54,7 +54,15 @@ from tests.support.processes import wait_for
 from tests.support.supervised import ELSEWHERE, heartbeat
 from tests.support.supervised import summary as last_word
 
-from .conftest import SECRET, AddConnection, Shown, SparkOn, SparkSubmit, TaskInstance
+from .conftest import (
+    SECRET,
+    AddConnection,
+    Shown,
+    SparkOn,
+    SparkSubmit,
+    TaskInstance,
+    supervised,
+)
 
 
 class Store:
@@ -91,9 +99,8 @@ def operator(tmp_path: Path, **changes: Any) -> LanceStreamOperator:
         "poll_interval": 0.05,
         "stop_grace": timedelta(seconds=1),
         "restart_delay": timedelta(milliseconds=50),
-        "driver_folder": str(tmp_path / "drivers"),
     }
-    return LanceStreamOperator(**(arguments | changes))
+    return LanceStreamOperator(**supervised(**(arguments | changes)))
 
 
 def context(store: Store | None, try_number: int = 1, max_tries: int = 1) -> Any:

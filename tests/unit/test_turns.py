@@ -29,7 +29,7 @@ from tests.support.processes import wait_for
 from tests.support.supervised import QUERY, Supervised, here
 from tests.support.turns import Noting, OtherRuns
 
-from .conftest import Shown, SparkSubmit, TaskInstance
+from .conftest import Shown, SparkSubmit, TaskInstance, supervised
 
 OTHER = "dag/stream/other/-1#1"
 
@@ -218,9 +218,8 @@ def operator(tmp_path: Path, **changes: Any) -> LanceStreamOperator:
         "lance_conn_id": None,
         "deferrable": False,
         "poll_interval": 0.05,
-        "driver_folder": str(tmp_path / "drivers"),
     }
-    return LanceStreamOperator(**(arguments | changes))
+    return LanceStreamOperator(**supervised(**(arguments | changes)))
 
 
 def context(runs: OtherRuns, try_number: int = 1) -> Any:

@@ -119,8 +119,12 @@ def _of_tasks() -> list[Known]:
 def of_task(dag_id: str, rendered: Mapping[str, Any]) -> Known | None:
     """Return the dataset of a task's rendered templates, ``None`` if they name none."""
     from airflow_provider_lance.hooks.lance import LanceHook
+    from airflow_provider_lance.operators.specification import default_query_id
 
     uri, query_id, conn_id = (rendered.get(name) for name in ("uri", "query_id", EXTRA))
+    if isinstance(uri, str) and query_id is None:
+        with suppress(LanceStreamError):
+            query_id = default_query_id(uri)
     if not isinstance(uri, str) or not isinstance(query_id, str):
         return None
     conn_id = conn_id if isinstance(conn_id, str) else ""

@@ -12,7 +12,7 @@ from airflow_provider_lance.streaming.dataset import LanceDatasetPort
 from airflow_provider_lance.streaming.files import Files
 from airflow_provider_lance.streaming.port import DatasetPort
 from airflow_provider_lance.streaming.recovery.evidence import USUAL, Tolerance
-from airflow_provider_lance.streaming.recovery.findings import Finding, Severity
+from airflow_provider_lance.streaming.recovery.findings import Code, Finding, Severity
 from airflow_provider_lance.streaming.recovery.judge import (
     judge,
     judge_dataset,
@@ -40,8 +40,12 @@ class CheckReport:
         return max((finding.severity for finding in self.findings), default=Severity.INFO)
 
     def at_or_above(self, severity: Severity) -> list[Finding]:
-        """Return the findings that are this bad or worse."""
-        return [finding for finding in self.findings if finding.severity >= severity]
+        """Return the findings that are this bad or worse; that all is well is none."""
+        return [
+            finding
+            for finding in self.findings
+            if finding.severity >= severity and finding.code is not Code.HEALTHY
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values under camelCase names."""
@@ -69,9 +73,9 @@ class CheckReport:
             if finding.command:
                 yield f"{indent} type: {finding.command}"
 
-    def message(self) -> str:
-        """Return a text for a notifier: a headline, then each finding that needs somebody."""
-        bad = self.at_or_above(Severity.WARNING)
+    def message(self, least: Severity = Severity.WARNING) -> str:
+        """Return a text for a notifier: a headline, then each finding that is this bad or worse."""
+        bad = self.at_or_above(least)
         if not bad:
             told = "; ".join(f"{each.query_id} {each.sentence}" for each in self.statuses)
             return f"Lance {self.uri}: healthy. {told}".rstrip()

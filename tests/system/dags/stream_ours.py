@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from airflow.sdk import DAG
 
 from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.operators.supervision import Supervision
 
-STREAMS: dict[str, dict[str, Any]] = {
-    "stream_ours": {"deferrable": True},
-    "stream_ours_worker": {"deferrable": False},
-    "stream_ours_stall": {"deferrable": True, "stall_timeout": timedelta(seconds=15)},
+STREAMS = {
+    "stream_ours": (True, timedelta(minutes=10)),
+    "stream_ours_worker": (False, timedelta(minutes=10)),
+    "stream_ours_stall": (True, timedelta(seconds=15)),
 }
 
 FOLDER = "{{ params.folder }}"
 
-for dag_id, arguments in STREAMS.items():
+for dag_id, (deferrable, stall_timeout) in STREAMS.items():
     with DAG(dag_id, schedule=None, catchup=False, params={"folder": "", "query": ""}):
         LanceStreamOperator(
             task_id="stream",
@@ -29,16 +29,17 @@ for dag_id, arguments in STREAMS.items():
                 "options": {"path": f"{FOLDER}/source", "maxFilesPerTrigger": "1"},
                 "schema": "id BIGINT, amount DOUBLE",
             },
-            sink_options={"createIfMissing": True},
+            create_if_missing=True,
             conf={
                 "spark.ui.enabled": "false",
                 "spark.sql.shuffle.partitions": "1",
                 "spark.log.level": "WARN",
             },
             trigger="500 milliseconds",
-            poll_interval=1.0,
-            restart_delay=timedelta(seconds=3),
+            deferrable=deferrable,
+            supervision=Supervision(
+                poll_interval=1.0, restart_delay=timedelta(seconds=3), stall_timeout=stall_timeout
+            ),
             retries=4,
             retry_delay=timedelta(seconds=3),
-            **arguments,
         )

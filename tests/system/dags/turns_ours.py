@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG
 
 from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.operators.supervision import Supervision
 
 for dag_id, deferrable in {"turns_ours": True, "turns_ours_worker": False}.items():
     folder = f"{os.environ.get('TURNS_FOLDER', '/none')}/{dag_id}"
@@ -29,7 +30,7 @@ for dag_id, deferrable in {"turns_ours": True, "turns_ours_worker": False}.items
                 "options": {"path": f"{folder}/source", "maxFilesPerTrigger": "3"},
                 "schema": "id BIGINT, amount DOUBLE",
             },
-            sink_options={"createIfMissing": True},
+            create_if_missing=True,
             conf={
                 "spark.ui.enabled": "false",
                 "spark.sql.shuffle.partitions": "1",
@@ -37,5 +38,5 @@ for dag_id, deferrable in {"turns_ours": True, "turns_ours_worker": False}.items
             },
             lance_conn_id=None,
             deferrable=deferrable,
-            poll_interval=1,
+            supervision=Supervision(poll_interval=1),
         )

@@ -1,0 +1,175 @@
+"""What a DAG's author wrote, checked while the DAG is parsed, as far as it holds no template.
+
+The same parsers read the rendered arguments again before anything is launched. What a template
+will fill in stands here as something that offends no rule.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.hooks.lance import LanceHook, Store
+from airflow_provider_lance.operators.specification import (
+    default_query_id,
+    job_spec,
+    mapping,
+    named_options,
+    spelled,
+)
+from airflow_provider_lance.operators.submission import check_submission
+from airflow_provider_lance.operators.supervision import Supervision
+from airflow_provider_lance.streaming.decoding import shown
+from airflow_provider_lance.streaming.forms import parsed, text
+from airflow_provider_lance.streaming.properties import require_query_id
+from airflow_provider_lance.streaming.source_options import doubtful_options
+from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, SinkOptions
+
+if TYPE_CHECKING:
+    from airflow_provider_lance.operators.stream import LanceStreamOperator
+
+__all__ = ["check_dataset", "check_stream", "is_mapped", "is_open"]
+
+_BASE, _CHECKPOINTS = "/template/datasets", "/template/checkpoints"
+_WORD = "template"
+_MODE = ("outputMode", "mergeKeys", "updateAsAppend", "deleteWhen")
+"""While one of them is open, it is not known whether they contradict each other."""
+
+
+def is_open(value: object) -> bool:
+    """Tell whether a value is known at run time only: a template, or another task's result."""
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value or value.endswith(".sql")
+    if isinstance(value, Mapping):
+        return any(map(is_open, value.values()))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(is_open, value))
+    return hasattr(value, "resolve") and not isinstance(value, os.PathLike)
+
+
+def is_mapped(operator: object) -> bool:
+    """Tell whether an operator is being made from a mapped one, which happens in the task.
+
+    Its arguments are then read by ``execute``, where an error ends the task without retries.
+    """
+    return bool(getattr(operator, "_BaseOperator__from_mapped", False))
+
+
+def check_dataset(uri: Any, query_id: Any, lance_conn_id: Any) -> tuple[str, str]:
+    """Check a dataset's URI and a query id; return what stands for them.
+
+    :param query_id: ``None`` stands for the dataset's name.
+    :raises SpecError: one of them is of the wrong form, or a relative name has nothing to join.
+    """
+    hook = _unread(lance_conn_id)
+    place = f"{_BASE}/{_WORD}" if is_open(uri) else hook.resolve(_text(uri, "uri"))
+    if query_id is None:
+        return place, default_query_id(place)
+    return place, _WORD if is_open(query_id) else require_query_id(query_id)
+
+
+def check_stream(operator: LanceStreamOperator) -> None:
+    """Check a stream operator's arguments as far as they hold no template.
+
+    :raises SpecError: an argument is missing, unknown, of the wrong form, or contradicts another.
+    """
+    if not isinstance(operator.supervision, Supervision):
+        raise SpecError(
+            "supervision must be a Supervision(...) of airflow_provider_lance.operators."
+            f"supervision, got {shown(operator.supervision)}"
+        )
+    for name in ("lance_conn_id", "spark_conn_id", "py_files"):
+        value = getattr(operator, name)
+        if value is not None and not is_open(value):
+            _text(value, name)
+    check_submission(
+        conf=_closed(operator.conf, "conf"),
+        further=_closed(operator.spark_submit, "spark_submit"),
+        deploy_mode=_or(operator.deploy_mode, None),
+        packages=_or(operator.packages, None),
+    )
+    uri, query_id = check_dataset(operator.uri, operator.query_id, operator.lance_conn_id)
+    checkpoint = operator.checkpoint_location
+    if checkpoint is None:
+        checkpoint = _unread(operator.lance_conn_id).checkpoint_location(query_id)
+    options, mode = _sink_options(operator)
+    spec = job_spec(
+        named=named_options(
+            uri=uri,
+            query_id=query_id,
+            checkpoint_location=_or(checkpoint, f"{_CHECKPOINTS}/{_WORD}"),
+            output_mode=mode,
+            create_if_missing=_or(operator.create_if_missing, False),
+        ),
+        sink_options=options,
+        storage_options={},
+        further={
+            "source": _source(operator.source),
+            "sql": None if operator.sql is None else _or(operator.sql, "SELECT 1"),
+            "dataframe": None
+            if operator.dataframe is None
+            else _or(operator.dataframe, f"{_WORD}:{_WORD}"),
+            "arguments": _arguments(operator.arguments),
+            "trigger": _or(operator.trigger, AVAILABLE_NOW),
+        },
+    )
+    if spec.source:
+        for warning in doubtful_options(spec.source.format, spec.source.options):
+            warnings.warn(f"{operator.task_id}: {warning}", UserWarning, stacklevel=2)
+
+
+def _unread(lance_conn_id: Any) -> LanceHook:
+    """Return a hook of a connection that nobody reads now: it may have all that one can have."""
+    hook = LanceHook(None)
+    if lance_conn_id is not None:
+        hook.store = Store(base_uri=_BASE, checkpoint_root=_CHECKPOINTS)
+    return hook
+
+
+def _sink_options(operator: LanceStreamOperator) -> tuple[dict[str, Any], Any]:
+    """Return the sink's options without those that are open, and the output mode."""
+    unknown = is_open(operator.sink_options) and not isinstance(operator.sink_options, Mapping)
+    given = spelled(None if unknown else operator.sink_options)
+    options, mode = _closed(given, "sink_options"), _or(operator.output_mode, "append")
+    parsed(SinkOptions, {**options, "outputMode": mode}, "sink_options")
+    if unknown or any(is_open(each) for each in (operator.output_mode, *map(given.get, _MODE))):
+        return {name: options[name] for name in options if name not in _MODE}, "append"
+    return options, mode
+
+
+def _source(source: Any) -> Any:
+    if not isinstance(source, Mapping):
+        return {"format": _WORD} if is_open(source) else source
+    told = {name: value for name, value in source.items() if not is_open(value)}
+    if is_open(source.get("format")):
+        told["format"] = _WORD
+    if isinstance(options := source.get("options"), Mapping):
+        told["options"] = {name: _or(value, _WORD) for name, value in options.items()}
+    return told
+
+
+def _arguments(arguments: Any) -> Any:
+    if not isinstance(arguments, Mapping):
+        return _or(arguments, None)
+    return {name: _or(value, _WORD) for name, value in arguments.items()}
+
+
+def _closed(value: Any, name: str) -> dict[str, Any]:
+    """Return what of a mapping holds no template, with nothing in the place of the rest."""
+    if is_open(value) and not isinstance(value, Mapping):
+        return {}
+    return {key: None if is_open(each) else each for key, each in mapping(value, name).items()}
+
+
+def _or(value: Any, stand_in: Any) -> Any:
+    return stand_in if is_open(value) else value
+
+
+def _text(value: Any, name: str) -> str:
+    try:
+        return text(value)
+    except ValueError as error:
+        raise SpecError(f"{name} must be {error}, got {shown(value)}") from None

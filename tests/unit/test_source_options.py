@@ -1,0 +1,89 @@
+"""Options of Spark's sources that Spark passes over without a word: refused, or warned of."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming import DataStreamReader
+
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.streaming.source_options import doubtful_options, known_options
+from airflow_provider_lance.streaming.spec import Source
+
+
+def operator(source: dict[str, Any]) -> LanceStreamOperator:
+    return LanceStreamOperator(
+        task_id="stream",
+        uri="/data/orders.lance",
+        checkpoint_location="/data/checkpoints/orders",
+        source=source,
+        lance_conn_id=None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "misspelt", "meant"),
+    [
+        ("kafka", "startingOffset", "startingOffsets"),
+        ("kafka", "maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+        ("Kafka", "failOnDataloss_", "failOnDataLoss"),
+        ("kafka", "maxFilesPerTrigger", "maxOffsetsPerTrigger"),
+        ("kafka", "subscribes", "subscribe"),
+        ("json", "maxFilePerTrigger", "maxFilesPerTrigger"),
+        ("csv", "headers", "header"),
+        ("parquet", "maxOffsetsPerTrigger", "maxFilesPerTrigger"),
+        ("orc", "lastestFirst", "latestFirst"),
+        ("binaryFile", "pathGlobFilters", "pathGlobFilter"),
+    ],
+)
+def test_a_misspelt_option_is_refused_when_the_dag_is_parsed(
+    source: str, misspelt: str, meant: str
+) -> None:
+    with pytest.raises(SpecError) as told:
+        operator({"format": source, "schema": "id INT", "options": {misspelt: "{{ x }}"}})
+    assert f"has no option {misspelt!r} (did you mean {meant!r}?)" in str(told.value)
+    with pytest.raises(SpecError):  # as the driver reads it
+        Source.parse({"format": source, "options": {misspelt: "1"}})
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        ("kafka", {"STARTINGOFFSETS": "earliest", "kafka.bootstrap.servers": "b:9092"}),
+        ("kafka", {"subscribe": "orders", "kafka.group.id": "g", "kafka.my.own": "1"}),
+        ("kafka", {"kafkaConsumer.pollTimeoutMs": "1", "fetchOffset.numRetries": "1"}),
+        ("json", {"path": "/data", "maxfilespertrigger": "1", "fs.s3a.endpoint": "https://s"}),
+        ("rate", {"rowPerSecond": "1"}),
+        ("my.own.Format", {"startingOffset": "1"}),
+        ("delta", {"startingVersions": "1"}),
+    ],
+)
+def test_what_spark_reads_or_passes_on_or_nobody_knows_is_left_alone(
+    source: str, options: dict[str, str]
+) -> None:
+    operator({"format": source, "options": options})  # pytest makes an error of a warning
+    assert list(doubtful_options(source, options)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "said"),
+    [
+        ("json", "fasterPlease", "format 'json' has no option 'fasterPlease'"),
+        ("kafka", "fs.s3a.endpoint", "format 'kafka' has no option 'fs.s3a.endpoint'"),
+        ("kafka", "kafka.bootstrap.server", "did you mean 'kafka.bootstrap.servers'?"),
+        ("kafka", "kafka.security.protocal", "did you mean 'kafka.security.protocol'?"),
+    ],
+)
+def test_what_only_may_be_misspelt_is_warned_of(source: str, option: str, said: str) -> None:
+    with pytest.warns(UserWarning, match="stream: source: ") as warned:
+        operator({"format": source, "schema": "id INT", "options": {option: "1"}})
+    assert said in str(warned[0].message)
+
+
+@pytest.mark.parametrize("name", ["csv", "json", "orc", "parquet", "text", "xml"])
+def test_every_option_that_pyspark_names_is_known(name: str) -> None:
+    reader = inspect.signature(getattr(DataStreamReader, name))
+    assert set(reader.parameters) - {"self", "schema"} <= set(known_options(name))
