@@ -19,6 +19,7 @@ from airflow_provider_lance.links.dataset import LanceDatasetLink
 from airflow_provider_lance.links.spark_ui import SparkUILink
 from airflow_provider_lance.links.stream import LanceStreamLink
 from airflow_provider_lance.operators.launching import default_driver_folder
+from airflow_provider_lance.operators.lineage import StreamLineage
 from airflow_provider_lance.operators.run import StreamRun
 from airflow_provider_lance.operators.specification import job_spec, mapping, seconds
 from airflow_provider_lance.operators.submission import Submission, spark_connection
@@ -30,7 +31,7 @@ from airflow_provider_lance.triggers.watch import WatchOrder
 __all__ = ["LanceStreamOperator"]
 
 
-class LanceStreamOperator(BaseOperator):
+class LanceStreamOperator(StreamLineage, BaseOperator):
     """
     Stream from a source into a Lance dataset: all there is and end, or on and on.
 
