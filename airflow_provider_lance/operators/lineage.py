@@ -98,20 +98,19 @@ class StreamLineage:
         with suppress(LanceStreamError):  # the task itself says what is wrong with the connection
             uri = LanceHook(self.lance_conn_id).resolve(uri)
         summary = dict(result.summary or {}) if result else {}
-        after, namespace_name = summary.get("version"), file_name(uri)
+        after, (namespace, name) = summary.get("version"), file_name(uri)
         facets: dict[str, Any] = {
             "storage": storage_dataset.StorageDatasetFacet("lance", fileFormat="lance")
         }
         if after is not None:
             facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(after))
-        seen: dict[str, Any] = {"queryId": self.query_id, "uri": "/".join(namespace_name)}
+        seen: dict[str, Any] = {"queryId": self.query_id}
         statistics: dict[str, Any] = {}
         if result:
             seen |= {name: summary[name] for name in _REPORTED if summary.get(name) is not None}
             seen |= {"versionBefore": result.before, "versionAfter": after, "rows": result.rows}
             made = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
             statistics["outputStatistics"] = made(rowCount=result.rows)
-        namespace, name = namespace_name
         return OperatorLineage(
             inputs=[InputDataset(*names) for names in source_names(self.source)],
             outputs=[OutputDataset(namespace, name, facets=facets, outputFacets=statistics)],
