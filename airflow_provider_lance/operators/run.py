@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_lance.compat import AirflowException
-from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
+from airflow_provider_lance.exceptions import DatasetNotFoundError, LanceStreamError, SpecError
 from airflow_provider_lance.hooks.drivers import Launch, same_task
 from airflow_provider_lance.launch.process import LocalDriver
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
@@ -23,6 +23,7 @@ from airflow_provider_lance.operators.finding import (
     request_to,
 )
 from airflow_provider_lance.operators.launching import driver_root, plan_launch, start_driver
+from airflow_provider_lance.operators.lineage import StreamResult, is_wanted
 from airflow_provider_lance.operators.master import require_master
 from airflow_provider_lance.operators.memory import TaskMemory, task_key
 from airflow_provider_lance.operators.outcome import outcome
@@ -95,6 +96,8 @@ class StreamRun:
                 turn.noted(self._context["ti"], going=True)
             elif self._await(turn):
                 spec, submission, planned = self._plan()  # its age counts from now on
+        if is_wanted():
+            order = replace(order, version=self._version(spec.sink.uri))
         launch = launch or self._start(planned, spec, submission)
         return self._follow(replace(order, launch=launch))
 
@@ -245,7 +248,9 @@ class StreamRun:
                 spec, submission, planned = self._plan()
                 launch = self._start(planned, spec, submission)
                 anew = self._order(launch, verdict.restarts)
-                order = replace(anew, deadline=order.deadline, rows=order.rows)
+                order = replace(
+                    anew, deadline=order.deadline, rows=order.rows, version=order.version
+                )
                 verdict = None
 
     def _watch(self, order: WatchOrder) -> tuple[WatchOrder, Verdict]:
@@ -273,6 +278,7 @@ class StreamRun:
     def _over(self, order: WatchOrder, verdict: Verdict) -> dict[str, Any]:
         self._keep(TaskMemory.of(self._context), order.launch, over=True)
         self._operator.spark_ui_url = ""
+        self._operator.result = StreamResult(order.version, order.rows, verdict.ended)
         summary = outcome(order.launch, verdict, self._log)
         summary["restarts"] = order.restarts.total
         emit_events(self._context, self._operator.outlets, summary, order.rows)
@@ -315,6 +321,13 @@ class StreamRun:
                 raise AirflowException("The task was ended; its driver is asked to stop in order.")
             if launch and isinstance(launch.driver, LocalDriver) and launch.alive() is False:
                 return
+
+    def _version(self, uri: str) -> int | None:
+        """Return the dataset's version, ``None`` where there is none or it cannot be told."""
+        try:
+            return self._hook.open(uri).version
+        except LanceStreamError:
+            return None
 
     # --- Links ---------------------------------------------------------------------------------
 

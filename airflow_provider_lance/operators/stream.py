@@ -18,6 +18,7 @@ from airflow_provider_lance.links.spark_ui import SparkUILink
 from airflow_provider_lance.links.stream import LanceStreamLink
 from airflow_provider_lance.operators.checks import check_stream, is_mapped
 from airflow_provider_lance.operators.functions import modules_of
+from airflow_provider_lance.operators.lineage import StreamLineage
 from airflow_provider_lance.operators.run import StreamRun
 from airflow_provider_lance.operators.specification import (
     default_query_id,
@@ -34,7 +35,7 @@ from airflow_provider_lance.triggers.watch import WatchOrder
 __all__ = ["LanceStreamOperator"]
 
 
-class LanceStreamOperator(BaseOperator):
+class LanceStreamOperator(StreamLineage, BaseOperator):
     """
     Stream from a source into a Lance dataset: all there is and end, or on and on.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowTaskTimeout
-
+from airflow_provider_lance.compat import AirflowTaskTimeout
 from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.triggers.turns import Turn
 from airflow_provider_lance.triggers.watch import WatchOrder

@@ -44,7 +44,8 @@ class WatchOrder:
     """All that a supervisor needs, in any process, after any restart; travels as JSON.
 
     ``me`` is the ``launchedBy`` text of the task try that watches, ``deadline`` an ISO time after
-    which the stream is stopped, ``tags`` go with metrics. Durations are seconds.
+    which the stream is stopped, ``tags`` go with metrics, ``version`` is the dataset's when the
+    task began, where somebody asked for it. Durations are seconds.
     """
 
     launch: Launch
@@ -58,6 +59,7 @@ class WatchOrder:
     deadline: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
     rows: int = 0
+    version: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, for a trigger's keyword arguments."""
@@ -73,6 +75,7 @@ class WatchOrder:
             "deadline": self.deadline,
             "tags": dict(self.tags),
             "rows": self.rows,
+            "version": self.version,
         }
 
     @classmethod

@@ -39,6 +39,7 @@ from tests.support.processes import finish, python, wait_for
 from tests.support.sparkstream import Stream, orders, spec, write_spec
 
 EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
+OFFSET_FORMAT = "spark.sql.streaming.offsetLog.formatVersion"
 
 
 @pytest.fixture
@@ -51,8 +52,10 @@ def stream(spark: SparkSession, tmp_path: Path) -> Stream:
 @pytest.fixture
 def evolution(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(EVOLUTION, "true")
+    spark.conf.set(OFFSET_FORMAT, "2")  # newer Sparks choose it by themselves
     yield
     spark.conf.unset(EVOLUTION)
+    spark.conf.unset(OFFSET_FORMAT)
 
 
 def offsets(stream: Stream, epoch: int) -> Path:

@@ -27,7 +27,7 @@ for dag_id, deferrable in {"turns_ours": True, "turns_ours_worker": False}.items
             checkpoint_location=f"{folder}/checkpoint",
             source={
                 "format": "parquet",
-                "options": {"path": f"{folder}/source", "maxFilesPerTrigger": "3"},
+                "options": {"path": f"{folder}/source", "maxFilesPerTrigger": "200"},
                 "schema": "id BIGINT, amount DOUBLE",
             },
             create_if_missing=True,

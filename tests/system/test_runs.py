@@ -1,19 +1,25 @@
-"""A backfill beside the schedule: one run at a time, all green, and every row once."""
+"""Runs of a task in a real Airflow: a backfill beside the schedule, the page, OpenLineage."""
 
 from __future__ import annotations
 
 import itertools
+import json
+import re
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from tests.support.airflow import REPOSITORY, Airflow, free_port
+from tests.support.pages import words
 from tests.support.processes import QUICK_JAVA
 from tests.support.scene import ENDED, Scene
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
 TASK = "stream"
 
@@ -27,6 +33,9 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def running(tmp_path_factory: pytest.TempPathFactory, stages: Path) -> Iterator[Airflow]:
     changes = {
         "TURNS_FOLDER": str(stages),
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
+            {"type": "file", "log_file_path": str(stages / "lineage.jsonl"), "append": True}
+        ),
         # 5 s by default: a busy machine fails tasks before they have begun.
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
         "AIRFLOW__CORE__PARALLELISM": "8",
@@ -49,6 +58,63 @@ def runs(airflow: Airflow, dag_id: str) -> list[dict[str, Any]]:
 
 def pause(airflow: Airflow, dag_id: str, *, paused: bool) -> None:
     airflow.call("PATCH", f"/dags/{dag_id}", {"is_paused": paused})
+
+
+def page(airflow: Airflow, path: str) -> str:
+    """Return a page below Airflow's address, as somebody who signed in gets it."""
+    request = urllib.request.Request(f"http://127.0.0.1:{airflow.port}/{path}")
+    request.add_header("Authorization", f"Bearer {airflow._token}")
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return words(answer.read().decode())
+
+
+def test_a_deferred_stream_without_outlets_has_its_page_and_its_lineage(
+    running: Airflow, stages: Path
+) -> None:
+    dag_id = "stream_ours"
+    with Scene(running, stages / dag_id, dag_id) as scene:
+        run_id = scene.run()
+        scene.flowing()
+        scene.wait("the deferral", lambda: scene.state()[0] == "deferred")
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{TASK}/links"
+        links = running.call("GET", path)["extra_links"]
+        address = links["Lance stream"]
+        named = {"uri": scene.uri, "query": scene.query_id, "conn_id": "lance_default"}
+        assert address == f"lance/stream?{urlencode(named)}"
+        assert not links["Lance dataset"], "a browser opens no folder of this host"
+        shows = re.compile(rf"{scene.query_id} .*(running|idle): watermark \d+")
+        scene.wait("the page", lambda: shows.search(page(running, address)))
+        lists = re.compile(rf"{scene.query_id} {scene.uri} (running|idle) watermark \d+")
+        scene.wait("the list", lambda: lists.search(page(running, "lance/")))
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"http://127.0.0.1:{running.port}/{address}", timeout=60)
+        assert refused.value.code == 401
+        refused.value.close()
+        scene.catch_up()
+        assert scene.stop() == ("success", 1)
+        counts = scene.count()
+        assert counts.exact
+
+        def completed() -> list[dict[str, Any]]:
+            lines = (stages / "lineage.jsonl").read_text().splitlines()
+            every = [json.loads(line) for line in lines]
+            ours = [each for each in every if each["job"]["name"] == f"{dag_id}.{TASK}"]
+            return ours if any(each["eventType"] == "COMPLETE" for each in ours) else []
+
+        events = scene.wait("the lineage", completed)
+        begun, complete = events[0], events[-1]
+        print(json.dumps(events, indent=1))
+        for event in (begun, complete):
+            [source], [dataset] = event["inputs"], event["outputs"]
+            assert (source["namespace"], source["name"]) == ("file", str(scene.source))
+            assert (dataset["namespace"], dataset["name"]) == ("file", scene.uri)
+        facet = complete["run"]["facets"]["lanceStream"]
+        assert facet["rows"] == counts.rows_in
+        assert (facet["queryId"], facet["reason"]) == (scene.query_id, "stopped")
+        assert facet["versionBefore"] is None or "versionBefore" not in facet
+        assert facet["versionAfter"] <= scene.port().version
+        version = complete["outputs"][0]["facets"]["version"]["datasetVersion"]
+        assert version == str(facet["versionAfter"])
 
 
 def backfill(airflow: Airflow, dag_id: str) -> bool:
@@ -85,7 +151,7 @@ def test_a_backfill_of_three_runs_beside_the_schedule(
             found = [r for r in runs(running, dag_id) if r["run_type"] == "backfill"]
             return found if len(found) == 3 and all(r["state"] in ENDED for r in found) else []
 
-        three = scene.wait("the backfill", backfilled, 600)
+        three = scene.wait("the backfill", backfilled, 900)
         scene.stop_feeding()
         before = {r["dag_run_id"] for r in runs(running, dag_id)}
 
@@ -93,7 +159,7 @@ def test_a_backfill_of_three_runs_beside_the_schedule(
             new = [r for r in runs(running, dag_id) if r["dag_run_id"] not in before]
             return any(r["state"] in ENDED for r in new)
 
-        scene.wait("a run after the last file", after, 300)
+        scene.wait("a run after the last file", after, 600)
         pause(running, dag_id, paused=True)
         every = runs(running, dag_id)
         done = [r for r in every if r["state"] in ENDED]

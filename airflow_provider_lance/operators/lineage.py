@@ -1,0 +1,162 @@
+"""A stream as OpenLineage shows it: source, dataset, versions before and after, rows.
+
+OpenLineage's provider calls these methods where it is installed, and only they import it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from airflow_provider_lance.exceptions import LanceStreamError
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.operators.specification import default_query_id
+from airflow_provider_lance.streaming.decoding import shown
+
+if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+__all__ = ["StreamLineage", "StreamResult", "file_name", "is_wanted", "source_names"]
+
+_FACET = "lanceStream"
+_REPORTED = (
+    "launchId",
+    "reason",
+    "epochs",
+    "deletes",
+    "firstEpoch",
+    "lastEpoch",
+    "watermark",
+    "error",
+)
+_OBJECT_STORES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs"}
+_CONTAINERS = {"abfs": "abfss", "abfss": "abfss", "wasbs": "wasbs"}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamResult:
+    """What is known of a task's stream when it has ended.
+
+    ``before`` is the dataset's version when the task began, ``None`` where there was no dataset or
+    it could not be read; ``rows`` are those of all drivers of the task try; ``summary`` is the last
+    driver's, where it left one.
+    """
+
+    before: int | None
+    rows: int
+    summary: Mapping[str, Any] | None
+
+
+@cache
+def is_wanted() -> bool:
+    """Tell whether OpenLineage's provider is installed; imports nothing of it."""
+    try:
+        return importlib.util.find_spec("airflow.providers.openlineage.extractors") is not None
+    except ImportError:
+        return False
+
+
+class StreamLineage:
+    """The methods that OpenLineage's provider looks for on an operator that streams."""
+
+    uri: str
+    query_id: str | None
+    source: dict[str, Any] | None
+    sql: str | None
+    lance_conn_id: str | None
+    result: StreamResult | None = None
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return source and dataset."""
+        return self._lineage(None)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return source and dataset, and what the stream did."""
+        return self._lineage(self.result)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return source and dataset, and what the stream did before it failed."""
+        return self._lineage(self.result)
+
+    def _lineage(self, result: StreamResult | None) -> OperatorLineage[Any, Any]:
+        from airflow.providers.openlineage.extractors import OperatorLineage
+        from openlineage.client.event_v2 import InputDataset, OutputDataset
+        from openlineage.client.facet_v2 import (
+            RunFacet,
+            dataset_version_dataset,
+            output_statistics_output_dataset,
+            sql_job,
+            storage_dataset,
+        )
+
+        uri = self.uri
+        with suppress(LanceStreamError):  # the task itself says what is wrong with the connection
+            uri = LanceHook(self.lance_conn_id).resolve(uri)
+        summary = dict(result.summary or {}) if result else {}
+        after, (namespace, name) = summary.get("version"), file_name(uri)
+        facets: dict[str, Any] = {
+            "storage": storage_dataset.StorageDatasetFacet("lance", fileFormat="lance")
+        }
+        if after is not None:
+            facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(after))
+        query_id = default_query_id(self.uri) if self.query_id is None else self.query_id
+        seen: dict[str, Any] = {"queryId": query_id}
+        statistics: dict[str, Any] = {}
+        if result:
+            seen |= {name: summary[name] for name in _REPORTED if summary.get(name) is not None}
+            seen |= {"versionBefore": result.before, "versionAfter": after, "rows": result.rows}
+            made = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
+            statistics["outputStatistics"] = made(rowCount=result.rows)
+        return OperatorLineage(
+            inputs=[InputDataset(*names) for names in source_names(self.source)],
+            outputs=[OutputDataset(namespace, name, facets=facets, outputFacets=statistics)],
+            run_facets={_FACET: RunFacet().with_additional_properties(**seen)},
+            job_facets={"sql": sql_job.SQLJobFacet(query=self.sql)} if self.sql else {},
+        )
+
+
+def source_names(source: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    """Yield namespace and name of each dataset that a source reads, as far as its options tell.
+
+    By OpenLineage's naming conventions; a pattern of topics and a user's function name none.
+    """
+    given = source.get("options") if isinstance(source, Mapping) else None
+    if not isinstance(source, Mapping) or not isinstance(given, Mapping):
+        return
+    options = {str(name).lower(): str(value) for name, value in given.items()}
+    if str(source.get("format")).lower() == "kafka":
+        servers = options.get("kafka.bootstrap.servers", "")
+        topics = options.get("subscribe", "").split(",")
+        with suppress(ValueError):
+            topics += list(json.loads(options.get("assign", "{}")))
+        for topic in sorted({topic.strip() for topic in topics} - {""}):
+            yield f"kafka://{servers.partition(',')[0].strip()}", topic
+    elif path := options.get("path"):
+        yield file_name(path)
+
+
+def file_name(uri: str) -> tuple[str, str]:
+    """Return namespace and name of a file or folder, by OpenLineage's naming conventions.
+
+    A user or password in the URI is left out.
+    """
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return "file", shown(uri)
+    path = parts.path.rstrip("/") or "/"
+    host = parts.netloc.rpartition("@")[2]
+    if store := _OBJECT_STORES.get(parts.scheme):
+        return f"{store}://{host}", path.lstrip("/") or "/"
+    if store := _CONTAINERS.get(parts.scheme):
+        container = parts.netloc.rpartition("@")[0].partition(":")[0]
+        return f"{store}://{container}@{host}", path.lstrip("/") or "/"
+    if parts.scheme in ("", "file") and not host:
+        return "file", path
+    return f"{parts.scheme}://{host}", path
