@@ -8,6 +8,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import (
+    AccessDeniedError,
     ChecksumMismatchError,
     LanceStreamError,
     SpecError,
@@ -97,7 +98,7 @@ class HadoopFiles:
             )
         name, message = str(error.java_exception.getClass().getName()), said.partition(": ")[2]
         if denied := access_denied(name, message or said):
-            return denied
+            return AccessDeniedError(f"cannot reach {self._root.toString()}/{path}: {denied}")
         kind = ChecksumMismatchError if said.startswith(_CHECKSUM) else StorageUnavailableError
         return kind(f"cannot reach {self._root.toString()}/{path}: {said}")
 
