@@ -2,7 +2,8 @@
 
 Runs one real driver with small epochs, started as the operator starts it, and watches it as a task
 does. A line of the task's log is counted as Airflow writes it, as JSON. ``perDay`` is what the
-epochs' lines come to in a day, without start and stop, where there were two minutes of them. The dataset is in TMPDIR.
+epochs' lines come to in a day, without start and stop, where there were two minutes of them. The
+dataset is in TMPDIR.
 """
 
 from __future__ import annotations
