@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkFiles
 from pyspark.errors import PySparkException
 
@@ -38,6 +39,8 @@ def read_spec(name: str, *, remove: bool) -> bytes:
 
 def message_of(error: BaseException) -> str:
     """Return what an error says, without the JVM's stack trace that Spark's own repeat."""
+    if isinstance(error, Py4JJavaError):
+        return str(error).split("\n\tat ", 1)[0].strip()
     if isinstance(error, PySparkException):
         return str(error).split("\nJVM stacktrace", 1)[0].strip()
     return str(error)

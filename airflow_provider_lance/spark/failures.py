@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf
 from pyspark.errors import PySparkException
 
 from airflow_provider_lance.exceptions import (
     AccessDeniedError,
     LanceStreamError,
+    MasterUnreachableError,
     RowsRefusedError,
     SourceDataLossError,
     SpecError,
@@ -72,6 +74,7 @@ _MKDIR = re.compile(r"(?:mkdir of|Mkdirs failed to create) (?:file:)?(/.*?)(?: f
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EBUSY)
 _MASTER = re.compile(r"(Could not parse|Invalid) [Mm]aster URL|A master URL must be set")
 
+_STOPPED = "Cannot call methods on a stopped SparkContext"
 _LOST = "Some data may have been lost because they are not available"
 _LOST_ADVICE = (
     "Records between the query's offsets and the oldest that are left are gone, for example by the "
@@ -159,7 +162,7 @@ def _by_condition(found: _JavaError) -> TerminalError | None:
     return known(found.message) if known else None
 
 
-def _by_class(found: _JavaError) -> TerminalError | None:
+def _by_class(found: _JavaError) -> LanceStreamError | None:
     if found.name in _MISSING_CLASSES:
         said = f"{found.name.rpartition('.')[2]}: {found.message}"
         return SpecError(f"a class of the JVM is missing. {said}. {_JAR_ADVICE}")
@@ -167,6 +170,11 @@ def _by_class(found: _JavaError) -> TerminalError | None:
         return SpecError(found.message)
     if found.name.endswith((".AnalysisException", ".ParseException")):
         return SpecError(found.message)
+    if found.message.startswith(_STOPPED):  # after a minute of asking a master in vain
+        master = SparkConf().get("spark.master", "unknown")
+        return MasterUnreachableError(
+            f"{_STOPPED}. Its master, {master}, did not answer, or ended the application"
+        )
     if _MASTER.search(found.message):
         return SpecError(f"{found.message}. Correct the host of the Spark connection")
     return access_denied(found.name, found.message)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import (
+    AccessDeniedError,
     ChecksumMismatchError,
     LanceStreamError,
     SpecError,
@@ -35,7 +37,7 @@ class HadoopFiles:
         configuration = spark.sparkContext._jsc.hadoopConfiguration()
         try:
             self._fs = self._root.getFileSystem(configuration)
-        except Py4JJavaError as error:
+        except (Py4JJavaError, PySparkException) as error:
             raise self._unavailable("", error) from None
 
     @property
@@ -87,17 +89,19 @@ class HadoopFiles:
         except Py4JJavaError as error:
             raise self._unavailable(path, error) from None
 
-    def _unavailable(self, path: str, error: Py4JJavaError) -> LanceStreamError:
-        said = str(error.java_exception.toString())
+    def _unavailable(self, path: str, error: Py4JJavaError | PySparkException) -> LanceStreamError:
+        # PySpark converts some of the JVM's exceptions, and keeps the original.
+        thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+        said = str(thrown.toString() if thrown else error)
         if said.startswith(_NO_FILE_SYSTEM):
             return SpecError(
                 f"Spark has no file system for {self._root.toString()}: {said}. Add its jars to "
                 "the Spark application (for s3a org.apache.hadoop:hadoop-aws of Spark's Hadoop "
                 "version, by spark.jars.packages)"
             )
-        name, message = str(error.java_exception.getClass().getName()), said.partition(": ")[2]
+        name, _, message = said.partition(": ")
         if denied := access_denied(name, message or said):
-            return denied
+            return AccessDeniedError(f"cannot reach {self._root.toString()}/{path}: {denied}")
         kind = ChecksumMismatchError if said.startswith(_CHECKSUM) else StorageUnavailableError
         return kind(f"cannot reach {self._root.toString()}/{path}: {said}")
 

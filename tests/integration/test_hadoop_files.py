@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
+from airflow_provider_lance.exceptions import AccessDeniedError, SpecError, StorageUnavailableError
 from airflow_provider_lance.spark.files import HadoopFiles
 
 
@@ -17,7 +17,12 @@ def test_a_missing_file_system_is_not_worth_a_retry(spark: SparkSession, locatio
         HadoopFiles(spark, location)
 
 
-def test_what_cannot_be_read_may_be_read_later(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_place_that_can_never_be_written_is_named(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageUnavailableError, match=r"cannot reach .*/file/below"):
+    with pytest.raises(AccessDeniedError, match=r"cannot reach .*/file/below"):
         HadoopFiles(spark, str(tmp_path)).write("file/below", b"")
+
+
+def test_what_cannot_be_read_may_be_read_later(spark: SparkSession) -> None:
+    with pytest.raises(StorageUnavailableError, match=r"cannot reach hdfs://nowhere.invalid"):
+        HadoopFiles(spark, "hdfs://nowhere.invalid:9000/folder").read("file")

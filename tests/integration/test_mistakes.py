@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import (
     AccessDeniedError,
+    MasterUnreachableError,
     SourceDataLossError,
     SpecError,
     TerminalError,
@@ -169,6 +170,10 @@ THROWN: dict[str, tuple[list[tuple[str, str]], type[Exception] | None]] = {
             ("java.net.UnknownHostException", "namenode"),
         ],
         None,
+    ),
+    "no master": (
+        [("java.lang.IllegalStateException", "Cannot call methods on a stopped SparkContext")],
+        MasterUnreachableError,
     ),
     "unknown": ([("java.lang.IllegalStateException", "odd")], None),
 }
