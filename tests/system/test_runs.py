@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,10 +85,6 @@ def test_a_deferred_stream_without_outlets_has_its_page_and_its_lineage(
         scene.wait("the page", lambda: shows.search(page(running, address)))
         lists = re.compile(rf"{scene.query_id} {scene.uri} (running|idle) watermark \d+")
         scene.wait("the list", lambda: lists.search(page(running, "lance/")))
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"http://127.0.0.1:{running.port}/{address}", timeout=60)
-        assert refused.value.code == 401
-        refused.value.close()
         scene.catch_up()
         assert scene.stop() == ("success", 1)
         counts = scene.count()
