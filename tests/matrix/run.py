@@ -80,6 +80,12 @@ def test_dag(dag_id: str) -> str:
     initdb()
     bag = DagBag(DAGS, include_examples=False, **bundle)
     assert not bag.import_errors, bag.import_errors
+    if not bundle:  # it runs what the database holds
+        from airflow.dag_processing.bundles.manager import DagBundlesManager
+        from airflow.models.dagbag import sync_bag_to_db
+
+        DagBundlesManager().sync_bundles_to_db()
+        sync_bag_to_db(bag, "dags-folder", None)
     ended = bag.dags[dag_id].test(logical_date=RUN)
     assert str(ended.state) == "success", ended.state
     return "deferred" if triggered else "watched by the task"
