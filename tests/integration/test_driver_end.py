@@ -18,6 +18,7 @@ from airflow_provider_lance.launch.folder import RunFolder
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.operators.supervision import Supervision
 from tests.support.processes import QUICK_JAVA
+from tests.support.turns import OtherRuns
 
 SECRET = "t0p-s3cret-of-the-worker"
 WORKERS_SECRETS = (
@@ -48,6 +49,7 @@ def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatc
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
     monkeypatch.setenv("AIRFLOW__LANCE__DRIVER_FOLDER", str(tmp_path / "drivers"))
     monkeypatch.setenv("AIRFLOW_CONN_LANCE_DEFAULT", json.dumps({"conn_type": "lance"}))
+    OtherRuns(monkeypatch)  # none
     return monkeypatch
 
 
@@ -63,7 +65,7 @@ def run(root: Path, **changes: Any) -> dict[str, Any]:
         "supervision": Supervision(poll_interval=0.5, max_restarts=3),
     }
     ti = TaskInstance(
-        dag_id="d", task_id="stream", run_id="r", map_index=-1, try_number=1, max_tries=3
+        dag_id="dag", task_id="stream", run_id="r", map_index=-1, try_number=1, max_tries=3
     )
     return LanceStreamOperator(**(arguments | changes)).execute({"ti": ti})  # type: ignore[typeddict-item]
 

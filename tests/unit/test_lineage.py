@@ -25,7 +25,7 @@ from airflow_provider_lance.triggers.verdict import Action, Verdict
 from airflow_provider_lance.triggers.watch import WatchOrder
 from tests.support.processes import wait_for
 
-from .conftest import SparkSubmit, TaskInstance
+from .conftest import SparkSubmit, TaskInstance, supervised
 
 KAFKA = {"kafka.bootstrap.servers": "broker:9092, second:9092"}
 
@@ -39,10 +39,8 @@ def operator(tmp_path: Path, **changes: Any) -> LanceStreamOperator:
         "source": {"format": "parquet", "options": {"path": "/data/in/"}, "schema": "id INT"},
         "sql": "SELECT id FROM source",
         "lance_conn_id": None,
-        "poll_interval": 0.05,
-        "driver_folder": str(tmp_path / "drivers"),
     }
-    return LanceStreamOperator(**(arguments | changes))
+    return LanceStreamOperator(**supervised(poll_interval=0.05, **(arguments | changes)))
 
 
 def event(task: LanceStreamOperator, when: str) -> dict[str, Any]:
