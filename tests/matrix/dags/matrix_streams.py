@@ -8,6 +8,7 @@ from datetime import timedelta
 from airflow.sdk import DAG
 
 from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.operators.supervision import Supervision
 from airflow_provider_lance.sensors.epoch import LanceEpochSensor
 
 FOLDER = os.environ["MATRIX_FOLDER"]
@@ -24,11 +25,11 @@ def stream(name: str, *, deferrable: bool) -> LanceStreamOperator:
             "options": {"path": f"{FOLDER}/{name}", "maxFilesPerTrigger": "1"},
             "schema": "id BIGINT, amount DOUBLE, at TIMESTAMP",
         },
-        sink_options={"createIfMissing": True},
+        create_if_missing=True,
         conf={"spark.ui.enabled": "false", "spark.sql.session.timeZone": "America/New_York"},
         lance_conn_id=None,
         deferrable=deferrable,
-        poll_interval=1.0,
+        supervision=Supervision(poll_interval=1.0),
         retries=2,
         retry_delay=timedelta(seconds=1),
     )
@@ -47,6 +48,6 @@ with DAG("matrix_deferred", schedule=None):
         deferrable=True,
     )
 
-# Its first process is killed in mid-stream; a second one must find the driver.
-with DAG("matrix_found", schedule=None):
-    stream("found", deferrable=False)
+# Its first process is killed in mid-stream; a second one follows.
+with DAG("matrix_killed", schedule=None):
+    stream("killed", deferrable=False)
