@@ -23,7 +23,11 @@ WHEEL = "airflow_provider_lance"
 
 @dataclass(frozen=True)
 class Combination:
-    """Versions that are tried together; ``also`` are further requirements."""
+    """Versions that are tried together.
+
+    ``also`` are further requirements: the floors of this package, and bounds that old releases of
+    Airflow leave to their constraints file and break without.
+    """
 
     name: str
     python: str
@@ -51,10 +55,14 @@ COMBINATIONS = [
         "3.1.0",
         "6.1.0",
         "4.0.0",
-        # The floors of the package itself; and Airflow 3.1.0 does not know newer structlogs.
-        ("pylance==14.0.0", "pyarrow==20.0.0", "pandas==2.2.3", "rich==14.0.0", "structlog<25.5"),
+        (
+            *("pylance==14.0.0", "pyarrow==20.0.0", "pandas==2.2.3", "rich==14.0.0"),
+            *("structlog<25.5", "pydantic<2.12", "fastapi<0.118", "cadwyn<6"),
+        ),
     ),
-    Combination("middle", "3.12", "3.2.2", "6.2.0", "4.1.3"),
+    Combination(
+        "middle", "3.12", "3.2.2", "6.2.0", "4.1.3", ("fastapi<0.137", "cadwyn<7", "starlette<1.1")
+    ),
     Combination("newest", "3.13", "3.3.2", "6.3.4", "4.2.0"),
     # As on a worker whose Spark is newer than any pyspark-client.
     Combination("newest-spark", "3.13", "3.3.2", "6.3.4", "4.3.0", client=False),
