@@ -262,9 +262,10 @@ class LanceDatasetPort:
         named = (2**64 - 1 - self.version, self.version)
         names = [f"data/{files[0].path}"] if files else [f"_versions/{n}.manifest" for n in named]
         if self.is_local:
-            paths = (f"{self.uri}/{name}" for name in names)
-            self._seen_file = next(filter(os.path.exists, paths), "")
-            return bool(self._seen_file)
+            seen = next((each for each in names if os.path.exists(f"{self.uri}/{each}")), "")
+            # Manifests have the same names in every dataset, data files do not.
+            self._seen_file = f"{self.uri}/{seen}" if files and seen else ""
+            return bool(seen)
         try:
             store: Any = self._dataset.new_file_session()  # type: ignore[no-untyped-call]
             return any(store.contains(name) for name in names)
