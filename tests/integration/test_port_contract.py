@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import lance
+import pyarrow as pa
 import pytest
+from lance.fragment import write_fragments
 
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
@@ -254,3 +258,20 @@ def test_threads_may_share_a_port(world: World) -> None:
         started = [pool.submit(work) for work in (read, look) * 3]
     for each in started:
         each.result()
+
+
+@pytest.mark.parametrize("rows", [0, 3], ids=["made empty", "made with rows"])
+def test_a_port_of_a_recreated_dataset_is_not_intact(tmp_path: Path, rows: int) -> None:
+    uri = str(tmp_path / "t.lance")
+    table = pa.table({"id": pa.array(range(rows), pa.int64())})
+    lance.write_dataset(table, uri)
+    port = open_dataset(uri)
+    assert port.is_intact()
+    more = pa.table({"id": pa.array([7], pa.int64())})
+    port = port.commit(Append(list(write_fragments(more, port.dataset))))
+    assert port.is_intact()
+    shutil.rmtree(uri)
+    for _ in range(port.version + 1):
+        lance.write_dataset(more, uri, mode="append" if Path(uri).exists() else "create")
+    assert not port.is_intact()
+    assert not port.is_intact(), "however often it is asked"
