@@ -60,9 +60,7 @@ COMBINATIONS = [
             *("structlog<25.5", "pydantic<2.12", "fastapi<0.118", "cadwyn<6"),
         ),
     ),
-    Combination(
-        "middle", "3.12", "3.2.2", "6.2.0", "4.1.3", ("fastapi<0.137", "cadwyn<7", "starlette<1.1")
-    ),
+    Combination("middle", "3.12", "3.2.2", "6.2.0", "4.1.3", ("fastapi<0.137", "cadwyn<7")),
     Combination("newest", "3.13", "3.3.2", "6.3.4", "4.2.0"),
     # As on a worker whose Spark is newer than any pyspark-client.
     Combination("newest-spark", "3.13", "3.3.2", "6.3.4", "4.3.0", client=False),
