@@ -30,10 +30,7 @@ _PAIR = "4.2.0"
 INSTALL = "pip install 'airflow-provider-lance[pyspark]'"
 """What brings all that a stream needs on a worker, but Java."""
 
-_REPAIR = (
-    f"pip install --force-reinstall --no-deps pyspark=={_PAIR} pyspark-client=={_PAIR} "
-    f"(or both of another version that exists as both)"
-)
+_REPAIR = f"pip install --force-reinstall --no-deps pyspark=={_PAIR} pyspark-client=={_PAIR}"
 
 
 def version_of(name: str) -> str | None:

@@ -41,10 +41,9 @@ class LogTail:
     def read(self) -> list[str]:
         """Return the new lines, at most the number asked for.
 
-        Before them comes one more that counts those passed over, if there are any; with ``keep``
-        these are the oldest lines, and the count comes after them. A line counts
-        once its end is there; of a long one come its first 2,000 characters. A log that is not
-        there has no lines.
+        One more line before them counts those that were left out, if any. With ``keep`` the oldest
+        lines are returned, and the count comes after them. A line counts once its end is there; of
+        a long one come its first 2,000 characters. A log that is not there has no lines.
         """
         newest: deque[str | bytes] = deque(maxlen=self._lines)
         count = 0

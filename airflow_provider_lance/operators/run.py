@@ -247,9 +247,9 @@ class StreamRun:
             else:
                 spec, submission, planned = self._plan()
                 launch = self._start(planned, spec, submission)
-                anew = self._order(launch, verdict.restarts)
+                restarted = self._order(launch, verdict.restarts)
                 order = replace(
-                    anew, deadline=order.deadline, rows=order.rows, version=order.version
+                    restarted, deadline=order.deadline, rows=order.rows, version=order.version
                 )
                 verdict = None
 

@@ -22,7 +22,7 @@ from airflow_provider_lance.streaming.decoding import shown
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-__all__ = ["Submission", "check_submission", "master_of", "spark_connection"]
+__all__ = ["Submission", "check_submission", "spark_connection"]
 
 # These have arguments of their own on the operator, or are what the operator itself decides.
 _OURS = {

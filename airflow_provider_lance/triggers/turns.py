@@ -140,7 +140,7 @@ def take_turn(turn: Turn, ti: Any, hook: LanceHook) -> Turn:
         if whom := turn.blocked_by(notes, hook):
             return turn.noted(ti, going=False).waiting_for(whom)
         turn = turn.noted(ti, going=True)
-    # Whoever looks from here on sees this run; whoever noted before this look is seen by it.
+    # Later looks of other runs find this note, and this look finds the notes made before it.
     notes = _notes(turn)
     turn = replace(turn, others=tuple(notes))
     if any(note.going and note.place < turn.place for note in notes.values()):

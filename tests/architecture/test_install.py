@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.metadata import distribution, metadata, version
 from pathlib import Path
 
+from airflow_provider_lance.cli.environment import _REPAIR
+
 
 def _hashes(name: str) -> dict[str, str]:
     """Return the hash of every file that a distribution brought, by path, from its RECORD."""
@@ -20,6 +22,12 @@ def test_pyspark_and_its_client_bring_the_same_files() -> None:
     assert {path for path in shared if whole[path] != client[path]} == set()
     # Nothing of the package is the client's alone: pyspark is whole whichever was installed last.
     assert {path for path in client.keys() - whole.keys() if path.startswith("pyspark/")} == set()
+
+
+def test_the_doctor_repairs_to_what_the_extra_pins() -> None:
+    asked = metadata("airflow-provider-lance").get_all("Requires-Dist") or []
+    pins = {each.split(";")[0].strip() for each in asked if "extra == 'pyspark'" in each}
+    assert {each for each in _REPAIR.split() if "==" in each} <= pins
 
 
 def test_a_stream_finds_the_pandas_that_pyspark_asks_for() -> None:
