@@ -14,7 +14,8 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 __all__ = ["application_path", "build_zip"]
 
 _PACKAGE = Path(__file__).parent
-_SHIPPED = ("__init__.py", "exceptions.py", "spark/**/*.py", "streaming/**/*.py")
+_SHIPPED = ("protocol", "supervision", "spec", "maintenance", "spark")
+"""Rooms that a Spark job imports; an import contract keeps the others out of them."""
 
 
 def application_path(name: str = "job") -> Path:
@@ -44,8 +45,10 @@ def build_zip(folder: Path, modules: Mapping[str, bytes] | None = None) -> Path:
 
 
 def _sources() -> Iterator[Path]:
-    for pattern in _SHIPPED:
-        yield from _PACKAGE.glob(pattern)
+    yield _PACKAGE / "__init__.py"
+    yield _PACKAGE / "exceptions.py"
+    for room in _SHIPPED:
+        yield from (_PACKAGE / room).glob("*.py")
 
 
 def _entry(name: str) -> ZipInfo:

@@ -84,8 +84,8 @@ def looks(uri: str, rounds: int) -> dict[str, list[float]]:
     import lance
 
     from airflow_provider_lance.hooks.lance import LanceHook
+    from airflow_provider_lance.protocol.watermark import exact_watermark
     from airflow_provider_lance.sensors.epoch import LanceEpochSensor
-    from airflow_provider_lance.streaming.history import exact_watermark
 
     names = ("lance.dataset", "LanceHook and watermark", "poke", "poke again")
     found: dict[str, list[float]] = {name: [] for name in names}
@@ -197,7 +197,7 @@ def _counted() -> Iterator[Counter[str]]:
     """Count what is asked of the store: openings, listings, transactions read."""
     from unittest.mock import patch
 
-    from airflow_provider_lance.streaming import dataset
+    from airflow_provider_lance.protocol import dataset
 
     asked: Counter[str] = Counter()
 

@@ -29,12 +29,12 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.maintenance.options import MaintenanceOptions
-from airflow_provider_lance.streaming.maintenance.run import maintain
+from airflow_provider_lance.maintenance.options import MaintenanceOptions
+from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from benchmarks.harness.ageing import Ageing
 from benchmarks.harness.plots import Lines, draw
 

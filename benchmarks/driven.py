@@ -12,10 +12,10 @@ import lance
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.model import NO_EPOCH, Driver, Epoch, OutputMode, utc_now
 from benchmarks.contestants.table import QUERY
 
 KEY = "id"

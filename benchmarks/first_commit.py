@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from airflow_provider_lance.streaming.checkpoint import read_checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.files import open_files
+from airflow_provider_lance.protocol.checkpoint import read_checkpoint
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 
 WHOLE = "restart"
 PARTS = ("open", "prepare", "claim", "epoch")

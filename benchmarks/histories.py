@@ -15,10 +15,10 @@ import lance
 from lance.fragment import write_fragments
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.port import Append, Configure
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.port import Append, Configure
-from airflow_provider_lance.streaming.steps import Step
 from benchmarks.contestants.lance_table import lance_uri
 from benchmarks.contestants.words import LOOK_BACK
 from benchmarks.harness.spark import SCHEMA, read_files, rows

@@ -25,12 +25,12 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_lance import shipping
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.maintenance.options import (
+from airflow_provider_lance.maintenance.options import (
     MaintenanceOptions,
     MaintenanceSpec,
 )
-from airflow_provider_lance.streaming.maintenance.run import maintain
+from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.cluster import Cluster, standalone_cluster
 
 VECTOR = 64

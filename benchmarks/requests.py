@@ -17,11 +17,11 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import NO_EPOCH, OutputMode
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.model import NO_EPOCH, OutputMode
+from airflow_provider_lance.protocol.port import Configure
 from benchmarks.contestants import FLOOR, OURS, STREAMS, TABLES
 from benchmarks.contestants.classic import Classic
 from benchmarks.contestants.lance_table import lance_uri

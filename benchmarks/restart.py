@@ -23,7 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.protocol.failpoints import Step
 from benchmarks.contestants.classic import Classic
 from benchmarks.first_commit import WHOLE, first_commit
 from benchmarks.harness.bench import Bench

@@ -28,11 +28,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.spec import JobSpec
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.spec.job import JobSpec
 from benchmarks.harness.memory import held, held_by_children
 from benchmarks.soak_looks import soak_looks
 

@@ -46,9 +46,9 @@ async def _looks(
     commit: Callable[[], None],
     say: Callable[[Sample], None],
 ) -> list[Sample]:
-    from airflow_provider_lance.plugins.page.known import Known
-    from airflow_provider_lance.plugins.page.looks import Looks
-    from airflow_provider_lance.plugins.page.seen import see_dataset, see_stream
+    from airflow_provider_lance.plugins.page.cache import Looks
+    from airflow_provider_lance.plugins.page.queries import see_dataset, see_stream
+    from airflow_provider_lance.plugins.page.registry import Known
     from airflow_provider_lance.triggers.poll import subscribe
 
     page = Looks(see_dataset, keep=0, patience=60)

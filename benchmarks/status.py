@@ -25,19 +25,19 @@ import lance
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.recovery.status import take_status
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.diagnostics.status import take_status
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.supervision.driver_reports import (
     new_launch_id,
     report_location,
     write_heartbeat,
 )
+from airflow_provider_lance.supervision.process import ProcessIdentity
 
 QUERY, CHECKPOINT_ID = "orders", "11111111-aaaa"
 EPOCHS = 80

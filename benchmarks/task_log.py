@@ -22,7 +22,7 @@ from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.operators.launching import plan_launch, start_driver
 from airflow_provider_lance.operators.stream import LanceStreamOperator
-from airflow_provider_lance.triggers.watch import Watch, WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import Watch, WatchOrder
 
 ME = "benchmark/task_log/run/-1#1"
 

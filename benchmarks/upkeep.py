@@ -20,12 +20,12 @@ from unittest.mock import patch
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from airflow_provider_lance.maintenance.options import MaintenanceOptions
+from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.failpoints import Step
 from airflow_provider_lance.spark import autocompact
 from airflow_provider_lance.spark.autocompact import AutoCompaction
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.maintenance.options import MaintenanceOptions
-from airflow_provider_lance.streaming.maintenance.run import maintain
-from airflow_provider_lance.streaming.steps import Step
 from benchmarks.contestants import OURS, STREAMS
 from benchmarks.contestants.lance_stream import LanceStream
 from benchmarks.contestants.lance_table import lance_uri

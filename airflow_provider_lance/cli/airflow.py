@@ -10,8 +10,8 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_lance.cli.command_spec import Command
 from airflow_provider_lance.cli.commands import ABOUT, COMMANDS, TITLE
-from airflow_provider_lance.cli.declared import Command
 
 if TYPE_CHECKING:
     from airflow.cli.cli_config import ActionCommand, GroupCommand

@@ -5,14 +5,14 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
-from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.output import SEVERITY_STYLES, Output
 from airflow_provider_lance.cli.status import tolerance
 from airflow_provider_lance.cli.target import open_target
 from airflow_provider_lance.cli.text import harmless
-from airflow_provider_lance.streaming.recovery.check import CheckReport, check
-from airflow_provider_lance.streaming.recovery.findings import Severity
-from airflow_provider_lance.streaming.recovery.status import UNKNOWN
+from airflow_provider_lance.diagnostics.check import CheckReport, check
+from airflow_provider_lance.diagnostics.findings import Severity
+from airflow_provider_lance.diagnostics.status import UNKNOWN
 
 __all__ = ["run"]
 

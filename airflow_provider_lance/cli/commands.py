@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_provider_lance.cli.declared import (
+from airflow_provider_lance.cli.command_spec import (
     Argument,
     Command,
     argument,
@@ -175,7 +175,7 @@ _STOP = Command(
 _RELEASE = Command(
     "release",
     "release a query whose driver is dead, so that the next one starts at once",
-    "airflow_provider_lance.cli.heal:release",
+    "airflow_provider_lance.cli.repair:release",
     (*_STREAM, _DEAD, _BY, _YES),
 )
 _RESOLVE = Command(
@@ -185,7 +185,7 @@ _RESOLVE = Command(
         Command(
             "gap",
             "say of the newest epoch in doubt whether it was committed",
-            "airflow_provider_lance.cli.heal:resolve_gap",
+            "airflow_provider_lance.cli.repair:resolve_gap",
             (
                 *_STREAM,
                 argument(
@@ -201,13 +201,13 @@ _RESOLVE = Command(
         Command(
             "files",
             "set corrupt files of the checkpoint aside that Spark can provably do without",
-            "airflow_provider_lance.cli.heal:resolve_files",
+            "airflow_provider_lance.cli.repair:resolve_files",
             (*_STREAM, _DEAD, _BY, _YES),
         ),
         Command(
             "checkpoint",
             "let a query go on from another checkpoint, in a new generation of epochs",
-            "airflow_provider_lance.cli.heal:resolve_checkpoint",
+            "airflow_provider_lance.cli.repair:resolve_checkpoint",
             (
                 _URI,
                 _QUERY,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from argparse import Namespace
 
 from airflow_provider_lance.cli.diagnosis import Diagnosis, Level
-from airflow_provider_lance.cli.environment import look_at_packages
-from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.doctor_packages import look_at_packages
+from airflow_provider_lance.cli.doctor_spark import look_at_spark
+from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.output import Output
-from airflow_provider_lance.cli.spark_here import look_at_spark
 from airflow_provider_lance.cli.text import harmless
 from airflow_provider_lance.exceptions import SpecError
 
@@ -29,7 +29,7 @@ def run(arguments: Namespace, output: Output) -> int:
         raise SpecError("--conn-id and --write-probe are about a dataset: name it, too")
     found = [*look_at_packages(), *look_at_spark()]
     if arguments.uri is not None:
-        from airflow_provider_lance.cli.store_here import look_at_store
+        from airflow_provider_lance.cli.doctor_store import look_at_store
 
         found += look_at_store(arguments)
     status = _status(found)

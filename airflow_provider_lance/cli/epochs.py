@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.target import open_target
 from airflow_provider_lance.cli.text import size, whole
+from airflow_provider_lance.diagnostics.epochs import EpochRow, EpochTable, read_epochs
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.streaming.recovery.epochs import EpochRow, EpochTable, read_epochs
 
 __all__ = ["run"]
 

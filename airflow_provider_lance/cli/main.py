@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 
-from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.parser import build_parser
 from airflow_provider_lance.cli.text import harmless
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.streaming.panics import named_panics
+from airflow_provider_lance.protocol.panics import named_panics
 
 __all__ = ["main", "run"]
 

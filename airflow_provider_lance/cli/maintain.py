@@ -7,15 +7,15 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_lance.cli.consent import Plan
-from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.confirmation import Plan
+from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.streaming.commands import command_line
-from airflow_provider_lance.streaming.maintenance.options import MaintenanceOptions
-from airflow_provider_lance.streaming.maintenance.report import Report, summary_lines
-from airflow_provider_lance.streaming.maintenance.run import maintain
+from airflow_provider_lance.maintenance.options import MaintenanceOptions
+from airflow_provider_lance.maintenance.report import Report, summary_lines
+from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.protocol.commands import command_line
 
 __all__ = ["cleanup", "optimize"]
 

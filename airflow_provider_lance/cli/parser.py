@@ -6,8 +6,8 @@ from argparse import ArgumentParser
 from typing import Any
 
 from airflow_provider_lance import __version__
+from airflow_provider_lance.cli.command_spec import Command
 from airflow_provider_lance.cli.commands import ABOUT, COMMANDS, TITLE
-from airflow_provider_lance.cli.declared import Command
 
 __all__ = ["build_parser"]
 

@@ -16,9 +16,9 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, lance_session, open_dataset
-from airflow_provider_lance.streaming.files import ArrowFiles, open_files
-from airflow_provider_lance.streaming.port import Configure
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
+from airflow_provider_lance.protocol.files import ArrowFiles, open_files
+from airflow_provider_lance.protocol.port import Configure
 
 __all__ = ["Probe", "try_commits"]
 

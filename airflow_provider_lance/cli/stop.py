@@ -6,18 +6,18 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from airflow_provider_lance.cli.consent import Plan, asker
-from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.confirmation import Plan, asker
+from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError, TransientError
-from airflow_provider_lance.streaming.commands import command_line
-from airflow_provider_lance.streaming.epoch import Owner, OwnerState
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import decode_query, key
-from airflow_provider_lance.streaming.report import read_summary, report_location
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.protocol.codec import decode_query, key
+from airflow_provider_lance.protocol.commands import command_line
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Owner, OwnerState
+from airflow_provider_lance.protocol.stop_requests import request_stop
+from airflow_provider_lance.supervision.driver_reports import read_summary, report_location
+from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["run"]
 

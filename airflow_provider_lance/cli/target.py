@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.decoding import json_value, shown
-from airflow_provider_lance.streaming.forms import location, strings
-from airflow_provider_lance.streaming.properties import query_ids
+from airflow_provider_lance.protocol.codec import query_ids
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.decoding import json_value, shown
+from airflow_provider_lance.protocol.option_parsers import location, strings
 
 __all__ = ["Target", "find_place", "open_target"]
 

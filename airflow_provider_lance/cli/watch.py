@@ -10,16 +10,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.exit_codes import Exit
+from airflow_provider_lance.cli.finding_lines import troubles
 from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.status import exit_for, look_at, numbers, style_of, tolerance
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.cli.text import harmless
-from airflow_provider_lance.cli.troubles import troubles
+from airflow_provider_lance.diagnostics.findings import Severity
+from airflow_provider_lance.diagnostics.status import Status
 from airflow_provider_lance.exceptions import SpecError, TransientError
-from airflow_provider_lance.streaming.epoch import utc_now
-from airflow_provider_lance.streaming.recovery.findings import Severity
-from airflow_provider_lance.streaming.recovery.status import Status
+from airflow_provider_lance.protocol.model import utc_now
 
 __all__ = ["run"]
 

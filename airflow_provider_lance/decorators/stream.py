@@ -20,7 +20,7 @@ from airflow_provider_lance.operators.stream import LanceStreamOperator
 
 if TYPE_CHECKING:
     from airflow_provider_lance.operators.submission import Submission
-    from airflow_provider_lance.streaming.spec import JobSpec
+    from airflow_provider_lance.spec.job import JobSpec
 
 __all__ = ["lance_stream_task"]
 

@@ -8,10 +8,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_lance.compat import delete_driver_pod, kill_yarn_application
+from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.launch.process import LocalDriver
-from airflow_provider_lance.streaming.decoding import Reader, moment, shown
-from airflow_provider_lance.streaming.forms import travelled
+from airflow_provider_lance.protocol.decoding import Reader, moment, shown
+from airflow_provider_lance.protocol.option_parsers import travelled
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

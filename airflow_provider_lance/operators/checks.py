@@ -22,11 +22,11 @@ from airflow_provider_lance.operators.specification import (
 )
 from airflow_provider_lance.operators.submission import check_submission
 from airflow_provider_lance.operators.supervision import Supervision
-from airflow_provider_lance.streaming.decoding import shown
-from airflow_provider_lance.streaming.forms import parsed, text
-from airflow_provider_lance.streaming.properties import require_query_id
-from airflow_provider_lance.streaming.source_options import doubtful_options
-from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, SinkOptions
+from airflow_provider_lance.protocol.codec import require_query_id
+from airflow_provider_lance.protocol.decoding import shown
+from airflow_provider_lance.protocol.option_parsers import parsed, text
+from airflow_provider_lance.spec.job import AVAILABLE_NOW, SinkOptions
+from airflow_provider_lance.spec.source_options import doubtful_options
 
 if TYPE_CHECKING:
     from airflow_provider_lance.operators.stream import LanceStreamOperator

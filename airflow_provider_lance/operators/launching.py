@@ -18,14 +18,14 @@ from airflow_provider_lance.compat import (
     submit_process,
     submitted_driver,
 )
+from airflow_provider_lance.drivers.local import LocalDriver, StopOrder, launch
+from airflow_provider_lance.drivers.run_directory import RunFolder, forget_old_launches
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
-from airflow_provider_lance.launch.folder import RunFolder, forget_old_launches
-from airflow_provider_lance.launch.process import LocalDriver, StopOrder, launch
 from airflow_provider_lance.operators.environment import driver_environment, inherit_no_more
 from airflow_provider_lance.operators.submission import Submission
-from airflow_provider_lance.streaming.epoch import utc_now
-from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.protocol.model import utc_now
+from airflow_provider_lance.spec.job import JobSpec
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

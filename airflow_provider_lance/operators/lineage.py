@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.operators.specification import default_query_id
-from airflow_provider_lance.streaming.decoding import shown
+from airflow_provider_lance.protocol.decoding import shown
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage

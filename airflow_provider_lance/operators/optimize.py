@@ -14,6 +14,11 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
+from airflow_provider_lance.maintenance.options import (
+    MaintenanceOptions,
+    MaintenanceSpec,
+)
+from airflow_provider_lance.maintenance.report import summary_lines
 from airflow_provider_lance.operators.checks import check_dataset, is_mapped, is_open
 from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
 from airflow_provider_lance.operators.specification import mapping
@@ -22,11 +27,6 @@ from airflow_provider_lance.operators.submission import (
     check_submission,
     spark_connection,
 )
-from airflow_provider_lance.streaming.maintenance.options import (
-    MaintenanceOptions,
-    MaintenanceSpec,
-)
-from airflow_provider_lance.streaming.maintenance.report import summary_lines
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

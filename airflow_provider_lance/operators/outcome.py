@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_lance.compat import AirflowTaskTimeout
 from airflow_provider_lance.exceptions import FencedError, TransientError, error_class
 from airflow_provider_lance.hooks.drivers import Launch
-from airflow_provider_lance.streaming.health import StreamState
-from airflow_provider_lance.streaming.report import EndReason, Summary, report_location
-from airflow_provider_lance.triggers.verdict import Verdict
+from airflow_provider_lance.supervision.driver_reports import EndReason, Summary, report_location
+from airflow_provider_lance.supervision.health import StreamState
+from airflow_provider_lance.triggers.supervision_outcome import Verdict
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from airflow_provider_lance.compat import AirflowFailException
+from airflow_provider_lance.diagnostics.check import CheckReport, check
+from airflow_provider_lance.diagnostics.collect import find_queries
+from airflow_provider_lance.diagnostics.evidence import Tolerance
+from airflow_provider_lance.diagnostics.findings import Severity
 from airflow_provider_lance.exceptions import SpecError, TerminalError
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
 from airflow_provider_lance.operators.checks import check_dataset, is_mapped, is_open
-from airflow_provider_lance.operators.healing import Deed, Healer
-from airflow_provider_lance.operators.memory import task_key
-from airflow_provider_lance.operators.permits import Permits, parse_severity, parse_tolerance
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
-from airflow_provider_lance.streaming.properties import require_query_id
-from airflow_provider_lance.streaming.recovery.check import CheckReport, check
-from airflow_provider_lance.streaming.recovery.evidence import Tolerance
-from airflow_provider_lance.streaming.recovery.findings import Severity
-from airflow_provider_lance.streaming.recovery.look import find_queries
+from airflow_provider_lance.operators.repair import Deed, Healer
+from airflow_provider_lance.operators.repair_request import Permits, parse_severity, parse_tolerance
+from airflow_provider_lance.operators.task_state import task_key
+from airflow_provider_lance.protocol.codec import require_query_id
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -8,40 +8,40 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_lance.compat import AirflowException
+from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import DatasetNotFoundError, LanceStreamError, SpecError
 from airflow_provider_lance.hooks.drivers import Launch, same_task
-from airflow_provider_lance.launch.process import LocalDriver
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
 from airflow_provider_lance.links.spark_ui import SparkUILink, spark_ui_url
 from airflow_provider_lance.links.stream import LanceStreamLink, stream_url
 from airflow_provider_lance.operators.events import emit_events
-from airflow_provider_lance.operators.finding import (
+from airflow_provider_lance.operators.launching import driver_root, plan_launch, start_driver
+from airflow_provider_lance.operators.lineage import StreamResult, is_wanted
+from airflow_provider_lance.operators.master import require_master
+from airflow_provider_lance.operators.outcome import outcome
+from airflow_provider_lance.operators.reattach import (
     find_launch,
     launch_of_owner,
     owned_by_another,
     refuse_query_of_another,
     request_to,
 )
-from airflow_provider_lance.operators.launching import driver_root, plan_launch, start_driver
-from airflow_provider_lance.operators.lineage import StreamResult, is_wanted
-from airflow_provider_lance.operators.master import require_master
-from airflow_provider_lance.operators.memory import TaskMemory, task_key
-from airflow_provider_lance.operators.outcome import outcome
 from airflow_provider_lance.operators.specification import fingerprint
 from airflow_provider_lance.operators.submission import Submission
+from airflow_provider_lance.operators.task_state import TaskMemory, task_key
 from airflow_provider_lance.operators.turn import refuse_to_wait, turn_of
-from airflow_provider_lance.streaming.health import StreamState
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.restarts import Restarts
-from airflow_provider_lance.streaming.source_options import doubtful_options
-from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec
+from airflow_provider_lance.spec.source_options import doubtful_options
+from airflow_provider_lance.supervision.health import StreamState
+from airflow_provider_lance.supervision.restart_policy import Restarts
 from airflow_provider_lance.triggers.stopping import end_launch
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
+from airflow_provider_lance.triggers.supervision_loop import Watch, WatchOrder
+from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict, nobodys_wish
 from airflow_provider_lance.triggers.supervisor import Supervisor
 from airflow_provider_lance.triggers.turn import LanceTurnTrigger
 from airflow_provider_lance.triggers.turns import Turn, take_turn
-from airflow_provider_lance.triggers.verdict import Action, Verdict, nobodys_wish
-from airflow_provider_lance.triggers.watch import Watch, WatchOrder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

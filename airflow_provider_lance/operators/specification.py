@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.streaming.properties import require_query_id
-from airflow_provider_lance.streaming.report import new_launch_id
-from airflow_provider_lance.streaming.spec import JobSpec, SinkOptions
+from airflow_provider_lance.protocol.codec import require_query_id
+from airflow_provider_lance.spec.job import JobSpec, SinkOptions
+from airflow_provider_lance.supervision.driver_reports import new_launch_id
 
 __all__ = [
     "default_query_id",

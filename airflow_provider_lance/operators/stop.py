@@ -12,6 +12,7 @@ from airflow.sdk import BaseOperator, Context
 
 from airflow_provider_lance.compat import AirflowException
 from airflow_provider_lance.compat import conf as airflow_conf
+from airflow_provider_lance.diagnostics.collect import find_queries
 from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     SpecError,
@@ -21,21 +22,20 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.operators.checks import check_dataset, is_mapped
-from airflow_provider_lance.operators.memory import task_key
 from airflow_provider_lance.operators.specification import seconds
 from airflow_provider_lance.operators.supervision import check_poll_interval
-from airflow_provider_lance.streaming.properties import decode_query, require_query_id
-from airflow_provider_lance.streaming.recovery.look import find_queries
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.operators.task_state import task_key
+from airflow_provider_lance.protocol.codec import decode_query, require_query_id
+from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.triggers.condition import EpochCondition
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
-from airflow_provider_lance.triggers.follow import Follower, OnMissing
 from airflow_provider_lance.triggers.stop import (
     LanceStopTrigger,
     Stopping,
     StopState,
     process_of,
 )
+from airflow_provider_lance.triggers.watermark_follower import Follower, OnMissing
 
 __all__ = ["LanceStreamStopOperator"]
 

@@ -28,9 +28,9 @@ from airflow_provider_lance.operators.specification import (
 )
 from airflow_provider_lance.operators.submission import Submission, spark_connection
 from airflow_provider_lance.operators.supervision import Supervision
-from airflow_provider_lance.streaming.forms import is_absolute
-from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec
-from airflow_provider_lance.triggers.watch import WatchOrder
+from airflow_provider_lance.protocol.option_parsers import is_absolute
+from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec
+from airflow_provider_lance.triggers.supervision_loop import WatchOrder
 
 __all__ = ["LanceStreamOperator"]
 

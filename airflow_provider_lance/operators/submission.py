@@ -17,7 +17,7 @@ from airflow.sdk import BaseHook, Connection
 from airflow_provider_lance.compat import AirflowNotFoundException, check_tracking
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.operators.master import master_of, refuse_master
-from airflow_provider_lance.streaming.decoding import shown
+from airflow_provider_lance.protocol.decoding import shown
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

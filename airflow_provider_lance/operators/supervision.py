@@ -7,10 +7,10 @@ from datetime import timedelta
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.operators.specification import seconds
-from airflow_provider_lance.streaming.decoding import shown
-from airflow_provider_lance.streaming.forms import MOST_SECONDS
-from airflow_provider_lance.streaming.health import Limits
-from airflow_provider_lance.streaming.restarts import RestartPolicy
+from airflow_provider_lance.protocol.decoding import shown
+from airflow_provider_lance.protocol.option_parsers import MOST_SECONDS
+from airflow_provider_lance.supervision.health import Limits
+from airflow_provider_lance.supervision.restart_policy import RestartPolicy
 
 __all__ = ["Supervision", "check_poll_interval"]
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_lance.compat import AirflowTaskTimeout
 from airflow_provider_lance.exceptions import TransientError
+from airflow_provider_lance.triggers.supervision_loop import WatchOrder
 from airflow_provider_lance.triggers.turns import Turn
-from airflow_provider_lance.triggers.watch import WatchOrder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

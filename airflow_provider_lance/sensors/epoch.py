@@ -14,11 +14,11 @@ from airflow_provider_lance.exceptions import SpecError, TransientError, error_c
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.operators.checks import check_dataset, is_mapped, is_open
-from airflow_provider_lance.streaming.decoding import shown
-from airflow_provider_lance.streaming.forms import count
+from airflow_provider_lance.protocol.decoding import shown
+from airflow_provider_lance.protocol.option_parsers import count
 from airflow_provider_lance.triggers.condition import EpochCondition
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
-from airflow_provider_lance.triggers.follow import Follower, OnMissing, describe, seen
+from airflow_provider_lance.triggers.watermark_follower import Follower, OnMissing, describe, seen
 
 __all__ = ["LanceEpochSensor"]
 

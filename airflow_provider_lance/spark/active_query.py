@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.spark.compat import offsets_of, source_names
 from airflow_provider_lance.spark.files import HadoopFiles
-from airflow_provider_lance.streaming.checkpoint import read_checkpoint
-from airflow_provider_lance.streaming.spec import SinkOptions
+from airflow_provider_lance.spec.job import SinkOptions
 
 __all__ = ["ActiveQuery", "find_active_query", "refuse_another_query", "same_location"]
 

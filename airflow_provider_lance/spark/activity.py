@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from airflow_provider_lance.streaming.epoch import utc_now
+from airflow_provider_lance.protocol.model import utc_now
 
 __all__ = ["Activity"]
 

@@ -16,10 +16,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
-from airflow_provider_lance.streaming.epoch import Owner
-from airflow_provider_lance.streaming.maintenance.compaction import compact
-from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.maintenance.compaction import compact
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.model import Owner
 
 __all__ = ["AutoCompaction", "left_alone", "trigger_seconds"]
 

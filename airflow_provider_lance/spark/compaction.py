@@ -23,9 +23,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import TransientError
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session
+from airflow_provider_lance.protocol.panics import is_panic
 from airflow_provider_lance.spark.application import message_of
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, lance_session
-from airflow_provider_lance.streaming.panics import is_panic
 
 __all__ = ["ExecuteOnExecutors", "Work"]
 

@@ -11,8 +11,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 
-from airflow_provider_lance.spark.forecast import Forecast, Size
-from airflow_provider_lance.spark.gathering import Gathered, gather, gather_rows
+from airflow_provider_lance.spark.collect_fragments import Gathered, gather, gather_rows
+from airflow_provider_lance.spark.epoch_size_estimate import Forecast, Size
 from airflow_provider_lance.spark.tuning import BatchRows
 from airflow_provider_lance.spark.worker_error import named_by_worker
 from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask

@@ -28,7 +28,7 @@ _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 
 
 class HadoopFiles:
-    """The port of :mod:`airflow_provider_lance.streaming.files` with Spark's own credentials."""
+    """The port of :mod:`airflow_provider_lance.protocol.files` with Spark's own credentials."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         jvm: Any = spark.sparkContext._jvm

@@ -12,13 +12,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import LanceStreamError
+from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.spark.activity import Activity
-from airflow_provider_lance.spark.recent import Recent, WatchedTotals
+from airflow_provider_lance.spark.epoch_history import Recent, WatchedTotals
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.streaming.epoch import utc_now
-from airflow_provider_lance.streaming.files import Files
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.report import write_heartbeat
+from airflow_provider_lance.supervision.driver_reports import write_heartbeat
+from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["Heartbeat"]
 

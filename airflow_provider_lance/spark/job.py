@@ -24,19 +24,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.spark.application import message_of, read_spec, start_logging
+from airflow_provider_lance.spark.driver_loop import Supervision
 from airflow_provider_lance.spark.failures import named_failure, named_user_failure
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.heartbeat import Heartbeat
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
-from airflow_provider_lance.spark.supervision import Supervision
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, Source
+from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
     forget_old_launches,
     report_location,
     write_summary,
 )
-from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec, Source
 
 __all__ = ["main", "run"]
 

@@ -14,6 +14,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.protocol.checkpoint import read_checkpoint
+from airflow_provider_lance.protocol.checkpoint_corruption import refuse_corrupt
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.model import (
+    EndOffsets,
+    Epoch,
+    OutputMode,
+    utc_now,
+)
+from airflow_provider_lance.protocol.panics import named_panics
 from airflow_provider_lance.spark.active_query import (
     ActiveQuery,
     find_active_query,
@@ -21,28 +34,15 @@ from airflow_provider_lance.spark.active_query import (
 )
 from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_seconds
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
+from airflow_provider_lance.spark.fencing_wait import wait_for_end
 from airflow_provider_lance.spark.files import HadoopFiles
-from airflow_provider_lance.spark.handover import wait_for_end
+from airflow_provider_lance.spark.run_metrics import EpochReport, Totals
 from airflow_provider_lance.spark.start import classic_session, driver_of, refuse_trigger
 from airflow_provider_lance.spark.target import open_target
-from airflow_provider_lance.spark.totals import EpochReport, Totals
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
-from airflow_provider_lance.streaming.checkpoint import read_checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.corruption import refuse_corrupt
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import (
-    EndOffsets,
-    Epoch,
-    OutputMode,
-    utc_now,
-)
-from airflow_provider_lance.streaming.panics import named_panics
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.report import report_location
-from airflow_provider_lance.streaming.spec import SinkOptions
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.supervision.driver_reports import report_location
 
 __all__ = ["EpochReport", "LanceSink", "StoppedOnRequestError", "Totals"]
 
@@ -62,7 +62,7 @@ class LanceSink:
     Start the query with :meth:`start`. The sink can also be given to ``foreachBatch`` by hand; it
     then checks dataset, checkpoint and output mode at the first epoch, before it writes anything.
 
-    Options have the names of :class:`~airflow_provider_lance.streaming.spec.SinkOptions`, in
+    Options have the names of :class:`~airflow_provider_lance.spec.job.SinkOptions`, in
     camelCase: ``LanceSink(uri=…, queryId=…, checkpointLocation=…, outputMode="append")``.
     A sink serves one run; make a new one for the next.
 
@@ -117,7 +117,7 @@ class LanceSink:
         :raises DatasetNotFoundError: no dataset, and ``createIfMissing`` is off.
         :raises SchemaMismatchError: the columns do not fit.
         :raises CheckpointMismatchError, HistoryGapError, ProtocolVersionError: see
-            :meth:`~airflow_provider_lance.streaming.committer.Committer.prepare`.
+            :meth:`~airflow_provider_lance.protocol.committer.Committer.prepare`.
         :raises CheckpointCorruptError: Spark cannot read a file of the checkpoint.
         :raises FencedError, TransientError: the query could not be taken from an owner that did not
             release it.

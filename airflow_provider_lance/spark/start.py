@@ -8,9 +8,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.streaming.epoch import Driver
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.spec import SinkOptions
+from airflow_provider_lance.protocol.model import Driver
+from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["classic_session", "driver_of", "refuse_trigger"]
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Self
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.streaming.decoding import (
+from airflow_provider_lance.protocol.decoding import (
     Reader,
     finite,
     moment,
@@ -17,8 +17,8 @@ from airflow_provider_lance.streaming.decoding import (
     shown,
     whole,
 )
-from airflow_provider_lance.streaming.epoch import NO_EPOCH, Watermark
-from airflow_provider_lance.streaming.forms import travelled
+from airflow_provider_lance.protocol.model import NO_EPOCH, Watermark
+from airflow_provider_lance.protocol.option_parsers import travelled
 
 __all__ = ["Advance", "AdvanceCondition", "EpochCondition", "Mark"]
 

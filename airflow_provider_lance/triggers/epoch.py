@@ -11,10 +11,10 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_lance.exceptions import TerminalError, TransientError
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.streaming.epoch import Watermark
+from airflow_provider_lance.protocol.model import Watermark
 from airflow_provider_lance.triggers.condition import EpochCondition
-from airflow_provider_lance.triggers.follow import OnMissing, describe, seen
 from airflow_provider_lance.triggers.poll import Teller, subscribe
+from airflow_provider_lance.triggers.watermark_follower import OnMissing, describe, seen
 
 __all__ = ["LanceEpochTrigger"]
 

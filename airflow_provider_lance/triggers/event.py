@@ -13,13 +13,19 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_provider_lance.compat import asset_stores
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.streaming.decoding import finite, shown
-from airflow_provider_lance.streaming.epoch import NO_EPOCH
-from airflow_provider_lance.streaming.properties import require_query_id
+from airflow_provider_lance.protocol.codec import require_query_id
+from airflow_provider_lance.protocol.decoding import finite, shown
+from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition, Mark
-from airflow_provider_lance.triggers.follow import Sight, describe, is_another, ownership, tally
 from airflow_provider_lance.triggers.poll import Teller, subscribe
 from airflow_provider_lance.triggers.threads import Pool, in_thread
+from airflow_provider_lance.triggers.watermark_follower import (
+    Sight,
+    describe,
+    is_another,
+    ownership,
+    tally,
+)
 
 __all__ = ["LanceEpochEventTrigger"]
 

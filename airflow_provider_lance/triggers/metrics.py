@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_lance.compat import stats
-from airflow_provider_lance.streaming.pulse import Pulse
+from airflow_provider_lance.supervision.heartbeat import Pulse
 
 __all__ = ["count_restart", "gauge_progress"]
 

@@ -18,9 +18,9 @@ from weakref import WeakKeyDictionary
 
 from airflow_provider_lance.exceptions import TerminalError
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.streaming.properties import require_query_id
-from airflow_provider_lance.triggers.follow import DatasetFollower, Look, Sight
+from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.triggers.threads import Pool, in_thread
+from airflow_provider_lance.triggers.watermark_follower import DatasetFollower, Look, Sight
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

@@ -13,13 +13,13 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_lance.exceptions import SpecError, TerminalError, TransientError
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.streaming.decoding import moment
-from airflow_provider_lance.streaming.epoch import Owner, OwnerState
-from airflow_provider_lance.streaming.forms import travelled
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.report import read_summary, report_location
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.decoding import moment
+from airflow_provider_lance.protocol.model import Owner, OwnerState
+from airflow_provider_lance.protocol.option_parsers import travelled
+from airflow_provider_lance.protocol.watermark import exact_watermark
+from airflow_provider_lance.supervision.driver_reports import read_summary, report_location
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.triggers.threads import Pool, in_thread
 
 __all__ = ["LanceStopTrigger", "StopState", "Stopping", "process_of"]

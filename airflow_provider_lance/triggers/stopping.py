@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import DatasetNotFoundError
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.launch.process import LocalDriver
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.protocol.stop_requests import request_stop
 
 __all__ = ["ask_to_stop", "end_launch"]
 

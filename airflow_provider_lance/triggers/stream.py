@@ -11,9 +11,9 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.triggers.stopping import end_launch
+from airflow_provider_lance.triggers.supervision_loop import Watch, WatchOrder
+from airflow_provider_lance.triggers.supervision_outcome import Action
 from airflow_provider_lance.triggers.threads import Pool, in_thread
-from airflow_provider_lance.triggers.verdict import Action
-from airflow_provider_lance.triggers.watch import Watch, WatchOrder
 
 __all__ = ["LanceStreamTrigger"]
 

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_provider_lance.drivers.local import LocalDriver
+from airflow_provider_lance.drivers.log_tail import end_of_log
+from airflow_provider_lance.drivers.run_directory import RunFolder
 from airflow_provider_lance.exceptions import (
     CheckpointCorruptError,
     DatasetNotFoundError,
@@ -16,23 +19,20 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.launch.folder import RunFolder
-from airflow_provider_lance.launch.process import LocalDriver
-from airflow_provider_lance.launch.tail import end_of_log
-from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
-from airflow_provider_lance.streaming.epoch import Owner, StopNote
-from airflow_provider_lance.streaming.files import Files
-from airflow_provider_lance.streaming.health import Health, Limits, Sight, is_suspect, tell
-from airflow_provider_lance.streaming.last_words import LastError, last_error, summary_in
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.pulse import Pulse
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.model import Owner, StopNote
+from airflow_provider_lance.protocol.stop_requests import standing_request
+from airflow_provider_lance.supervision.driver_log import LastError, last_error, summary_in
+from airflow_provider_lance.supervision.driver_reports import (
     Summary,
     read_heartbeat,
     read_summary,
     report_location,
 )
-from airflow_provider_lance.streaming.stopping import standing_request
+from airflow_provider_lance.supervision.health import Health, Limits, Sight, is_suspect, tell
+from airflow_provider_lance.supervision.heartbeat import Pulse
 
 __all__ = ["Supervisor"]
 

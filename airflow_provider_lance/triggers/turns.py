@@ -14,15 +14,15 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from airflow_provider_lance.diagnostics.collect_drivers import with_owner
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
 from airflow_provider_lance.hooks.drivers import same_task
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.streaming.decoding import Reader, moment, plain_text
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.forms import travelled
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.recovery.look_drivers import with_owner
-from airflow_provider_lance.streaming.report import report_location
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.decoding import Reader, moment, plain_text
+from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.protocol.option_parsers import travelled
+from airflow_provider_lance.supervision.driver_reports import report_location
 
 __all__ = ["XCOM_KEY", "Turn", "take_turn"]
 

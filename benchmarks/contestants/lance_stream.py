@@ -11,13 +11,13 @@ from lance.fragment import write_fragments
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.model import NO_EPOCH, Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import NO_EPOCH, Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.history import exact_watermark
 from benchmarks.contestants.lance_table import lance_facts, lance_uri, opened
 from benchmarks.contestants.table import NO_OPTIONS, QUERY, STREAM_QUERY, Facts, Table
 

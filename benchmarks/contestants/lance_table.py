@@ -12,7 +12,7 @@ import pyarrow as pa
 from lance.fragment import write_fragments
 
 from airflow_provider_lance.exceptions import DatasetNotFoundError
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from benchmarks.contestants.table import NO_OPTIONS, QUERY, Facts, Table, folder_bytes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import lance
 
-from airflow_provider_lance.streaming.properties import key
+from airflow_provider_lance.protocol.codec import key
 
 LOOK_BACK = 100
 """How many versions either design looks back at most."""

@@ -16,8 +16,8 @@ from docutils.parsers.rst import Directive
 from docutils.statemachine import StringList
 from sphinx.errors import ExtensionError
 
+from airflow_provider_lance.cli.command_spec import Argument, Command
 from airflow_provider_lance.cli.commands import ABOUT, COMMANDS
-from airflow_provider_lance.cli.declared import Argument, Command
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

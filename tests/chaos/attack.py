@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from airflow_provider_lance.streaming.steps import Step
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.stop_requests import request_stop
 from tests.chaos import rims
 from tests.chaos.fight import Fight
 from tests.chaos.life import Life, Manner

@@ -10,8 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from airflow_provider_lance.protocol.failpoints import Step
 from airflow_provider_lance.spark.target import open_target
-from airflow_provider_lance.streaming.steps import Step
 from tests.chaos.sink import ChaosSink
 
 LOOK_BACK = 100

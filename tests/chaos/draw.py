@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.protocol.failpoints import Step
 from tests.chaos.faults import Faults, plan_faults
 from tests.chaos.plan import (
     ONCE,

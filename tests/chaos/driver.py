@@ -17,10 +17,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.spark import handover, sink
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.spark import fencing_wait as handover
+from airflow_provider_lance.spark import sink
 from airflow_provider_lance.spark.job import run
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.spec.job import JobSpec
 from tests.chaos.classic import ClassicSink
 from tests.chaos.life import kill
 from tests.chaos.orders import Orders

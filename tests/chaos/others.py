@@ -17,9 +17,9 @@ import lance
 import pyarrow as pa
 
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.properties import decode_stamp
+from airflow_provider_lance.protocol.codec import decode_stamp
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.port import Configure
 from tests.chaos.scene import QUERY, Scene
 from tests.chaos.store import Place
 

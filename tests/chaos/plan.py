@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.protocol.failpoints import Step
 from tests.chaos.faults import Faults
 
 ROUNDS = 12

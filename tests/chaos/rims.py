@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.streaming.maintenance.cleanup import clean_up
+from airflow_provider_lance.maintenance.cleanup import clean_up
 from tests.chaos import others
 from tests.chaos.fight import Fight
 from tests.chaos.life import End, Life, Manner

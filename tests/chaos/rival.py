@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from airflow_provider_lance.streaming.answers import OnHistoryGap
-from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint, read_offsets
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import (
+from airflow_provider_lance.protocol.answers import OnHistoryGap
+from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint, read_offsets
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
     Driver,
     EndOffsets,
@@ -21,8 +23,6 @@ from airflow_provider_lance.streaming.epoch import (
     OutputMode,
     utc_now,
 )
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.policy import Policy
 from tests.chaos.input import newest
 from tests.chaos.plan import Mode, without
 from tests.chaos.scene import QUERY, Scene

@@ -7,12 +7,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from airflow_provider_lance.diagnostics.check import check
+from airflow_provider_lance.diagnostics.findings import Severity
 from airflow_provider_lance.exceptions import DatasetNotFoundError, LanceStreamError
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
-from airflow_provider_lance.streaming.epoch import NO_EPOCH
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.recovery.check import check
-from airflow_provider_lance.streaming.recovery.findings import Severity
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from tests.chaos.input import DDL, SQL, Row, Source
 from tests.chaos.judge import Evidence, Verdict, judge
 from tests.chaos.life import Life

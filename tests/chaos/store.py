@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from tests.chaos.faults import Faults, Strike
 from tests.chaos.life import LONGEST_SECONDS, Life
 from tests.chaos.plan import StationPlan, Store
@@ -140,7 +140,7 @@ class Place:
             return
         from pyarrow import fs
 
-        from airflow_provider_lance.streaming.files import open_files
+        from airflow_provider_lance.protocol.files import open_files
 
         for uri in (*self.left, self.uri):
             store, copy = open_files(uri, self.server.options()), self.folder / Path(uri).name

@@ -12,10 +12,10 @@ from airflow_provider_lance.exceptions import (
     HistoryGapError,
     TransientError,
 )
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
-from airflow_provider_lance.streaming.maintenance.cleanup import Retention, clean_up
-from airflow_provider_lance.streaming.maintenance.compaction import compact
-from airflow_provider_lance.streaming.port import Configure
+from airflow_provider_lance.maintenance.cleanup import Retention, clean_up
+from airflow_provider_lance.maintenance.compaction import compact
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.port import Configure
 from tests.chaos.plan import Between
 from tests.chaos.store import Place
 

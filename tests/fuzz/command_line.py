@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from random import Random
 
+from airflow_provider_lance.cli.command_spec import Argument, Command
 from airflow_provider_lance.cli.commands import COMMANDS
-from airflow_provider_lance.cli.declared import Argument, Command
 from tests.fuzz.nasty import json_damaged, text, text_damaged
 from tests.golden.written import read
 from tests.support.cli import typed

@@ -16,17 +16,16 @@ from typing import Any
 
 from airflow.sdk import Connection
 
+from airflow_provider_lance.drivers.launch_request import Order
+from airflow_provider_lance.drivers.run_directory import RunFolder
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.launch.folder import RunFolder
-from airflow_provider_lance.launch.order import Order
-from airflow_provider_lance.operators.memory import TaskMemory
-from airflow_provider_lance.operators.permits import Permits, parse_tolerance
-from airflow_provider_lance.streaming.checkpoint import read_checkpoint
-from airflow_provider_lance.streaming.maintenance.options import MaintenanceOptions, MaintenanceSpec
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import (
+from airflow_provider_lance.maintenance.options import MaintenanceOptions, MaintenanceSpec
+from airflow_provider_lance.operators.repair_request import Permits, parse_tolerance
+from airflow_provider_lance.operators.task_state import TaskMemory
+from airflow_provider_lance.protocol.checkpoint import read_checkpoint
+from airflow_provider_lance.protocol.codec import (
     decode_query,
     decode_stamp,
     encode_owner,
@@ -35,16 +34,17 @@ from airflow_provider_lance.streaming.properties import (
     key,
     require_query_id,
 )
-from airflow_provider_lance.streaming.pulse import Pulse
-from airflow_provider_lance.streaming.refusal import OnHistoryGap
-from airflow_provider_lance.streaming.report import read_heartbeat, read_summary
-from airflow_provider_lance.streaming.spec import JobSpec, SinkOptions
+from airflow_provider_lance.protocol.errors import OnHistoryGap
+from airflow_provider_lance.spec.job import JobSpec, SinkOptions
+from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
+from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.triggers.condition import EpochCondition, Mark
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.progress import progress_line
 from airflow_provider_lance.triggers.stop import Stopping
-from airflow_provider_lance.triggers.verdict import Verdict
-from airflow_provider_lance.triggers.watch import WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import WatchOrder
+from airflow_provider_lance.triggers.supervision_outcome import Verdict
 from tests.fuzz.command_line import CommandLine, LookAtReports
 from tests.fuzz.nasty import WHOLES, damaged, json_damaged, text, text_damaged, value
 from tests.golden import written

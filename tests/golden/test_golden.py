@@ -13,22 +13,26 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.hooks.drivers import Launch
-from airflow_provider_lance.operators.memory import TaskMemory
+from airflow_provider_lance.maintenance.options import MaintenanceSpec
+from airflow_provider_lance.operators.task_state import TaskMemory
+from airflow_provider_lance.protocol.codec import decode_query, decode_stamp, key
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import NO_EPOCH, EpochStamp, QueryState
 from airflow_provider_lance.spark.job import run
-from airflow_provider_lance.streaming.epoch import NO_EPOCH, EpochStamp, QueryState
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.maintenance.options import MaintenanceSpec
-from airflow_provider_lance.streaming.properties import decode_query, decode_stamp, key
-from airflow_provider_lance.streaming.pulse import Pulse
-from airflow_provider_lance.streaming.report import Summary, read_heartbeat, report_location
-from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.supervision.driver_reports import (
+    Summary,
+    read_heartbeat,
+    report_location,
+)
+from airflow_provider_lance.supervision.heartbeat import Pulse
 from airflow_provider_lance.triggers.condition import EpochCondition, Mark
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
-from airflow_provider_lance.triggers.verdict import Verdict
-from airflow_provider_lance.triggers.watch import WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import WatchOrder
+from airflow_provider_lance.triggers.supervision_outcome import Verdict
 from tests.golden import written
 from tests.golden.written import FOLDER, QUERY, WRITERS, Kept, names_of, read, text_of
 from tests.support.sparkstream import Stream, orders, spec

@@ -8,10 +8,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
-from airflow_provider_lance.launch.process import LocalDriver
-from airflow_provider_lance.operators.memory import TaskMemory
-from airflow_provider_lance.streaming.epoch import (
+from airflow_provider_lance.maintenance.options import MaintenanceSpec
+from airflow_provider_lance.operators.task_state import TaskMemory
+from airflow_provider_lance.protocol.codec import (
+    encode_owner,
+    encode_stamp,
+    encode_stop,
+    fold_updates,
+    key,
+)
+from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
     DoneEpoch,
     Driver,
@@ -22,26 +30,18 @@ from airflow_provider_lance.streaming.epoch import (
     OwnerState,
     StopNote,
 )
-from airflow_provider_lance.streaming.health import StreamState
-from airflow_provider_lance.streaming.maintenance.options import MaintenanceSpec
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import (
-    encode_owner,
-    encode_stamp,
-    encode_stop,
-    fold_updates,
-    key,
-)
-from airflow_provider_lance.streaming.report import EndReason, Summary
-from airflow_provider_lance.streaming.restarts import Restarts
-from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
+from airflow_provider_lance.supervision.health import StreamState
+from airflow_provider_lance.supervision.process import ProcessIdentity
+from airflow_provider_lance.supervision.restart_policy import Restarts
 from airflow_provider_lance.triggers.condition import EpochCondition, Mark
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
-from airflow_provider_lance.triggers.verdict import Action, Verdict
-from airflow_provider_lance.triggers.watch import WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import WatchOrder
+from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict
 
 FOLDER = Path(__file__).parent / "protocol-1"
 QUERY, URI, CHECKPOINT = "orders", "s3://lake/orders.lance", "s3://lake/checkpoints/orders"

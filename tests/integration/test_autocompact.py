@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.model import OwnerState
 from airflow_provider_lance.spark import autocompact
 from airflow_provider_lance.spark import sink as sink_module
 from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_seconds
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.properties import decode_query
 from tests.support.processes import wait_for
 from tests.support.sparkstream import Stream, orders
 

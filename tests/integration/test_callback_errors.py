@@ -15,20 +15,20 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import SchemaMismatchError, StorageUnavailableError
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.panics import is_panic
 from airflow_provider_lance.spark import job as jobs
 from airflow_provider_lance.spark import target
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.panics import is_panic
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
     read_summary,
     report_location,
 )
-from airflow_provider_lance.streaming.spec import JobSpec
-from airflow_provider_lance.streaming.steps import Step
 from tests.support.sparkstream import Stream, orders, spec
 
 TEXTS = pa.schema([("id", pa.int64()), ("v", pa.list_(pa.string(), 2))])

@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_provider_lance.diagnostics.check import check
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.exceptions import CheckpointMismatchError, DriverAliveError
+from airflow_provider_lance.protocol import model as epoch_module
+from airflow_provider_lance.protocol.checkpoint import read_offsets
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import QueryState
+from airflow_provider_lance.repair.set_aside import set_files_aside
 from airflow_provider_lance.spark import sink as sink_module
-from airflow_provider_lance.streaming import epoch as epoch_module
-from airflow_provider_lance.streaming.checkpoint import read_offsets
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import QueryState
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.recovery.check import check
-from airflow_provider_lance.streaming.recovery.findings import Code, Finding, Severity
-from airflow_provider_lance.streaming.recovery.set_aside import set_files_aside
-from airflow_provider_lance.streaming.steps import Step
 from tests.integration.test_corrupt_checkpoint import (
     assert_exactly_once,
     done,

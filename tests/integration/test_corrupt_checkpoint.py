@@ -14,12 +14,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.diagnostics.check import check
+from airflow_provider_lance.diagnostics.findings import Code
 from airflow_provider_lance.exceptions import CheckpointCorruptError
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.recovery.check import check
-from airflow_provider_lance.streaming.recovery.findings import Code
-from airflow_provider_lance.streaming.recovery.set_aside import set_files_aside
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.repair.set_aside import set_files_aside
 from tests.support.sparkstream import Stream, orders
 
 FILE_SYSTEM_MANAGER = (

@@ -13,8 +13,8 @@ import pyspark
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_lance.drivers.run_directory import RunFolder
 from airflow_provider_lance.exceptions import MasterUnreachableError
-from airflow_provider_lance.launch.folder import RunFolder
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.operators.supervision import Supervision
 from tests.support.processes import QUICK_JAVA

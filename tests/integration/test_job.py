@@ -12,14 +12,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_lance.exceptions import DatasetNotFoundError
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.protocol.stop_requests import request_stop
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.spark.job import main, run
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
     forget_old_launches,
@@ -27,8 +29,6 @@ from airflow_provider_lance.streaming.report import (
     read_summary,
     report_location,
 )
-from airflow_provider_lance.streaming.spec import JobSpec
-from airflow_provider_lance.streaming.stopping import request_stop
 from tests.support.processes import end, finish, wait_for
 from tests.support.s3 import SECRET, s3_server
 from tests.support.sparkstream import Stream, orders, spec, write_spec

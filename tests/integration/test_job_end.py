@@ -11,30 +11,30 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import DatasetNotFoundError
+from airflow_provider_lance.protocol.checkpoint import read_checkpoint
+from airflow_provider_lance.protocol.codec import decode_query, encode_stop
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, OwnerState, QueryState, StopNote
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.stop_requests import request_stop
+from airflow_provider_lance.protocol.watermark import exact_watermark
+from airflow_provider_lance.spark import driver_loop as supervision
 from airflow_provider_lance.spark import heartbeat as heartbeats
-from airflow_provider_lance.spark import supervision
 from airflow_provider_lance.spark.activity import Activity
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.streaming.checkpoint import read_checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, OwnerState, QueryState, StopNote
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import decode_query, encode_stop
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
     read_heartbeat,
     read_summary,
     report_location,
 )
-from airflow_provider_lance.streaming.spec import JobSpec
-from airflow_provider_lance.streaming.steps import Step
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from tests.support.processes import end, finish, wait_for
 from tests.support.sparkstream import Stream, orders, spec, write_spec
 from tests.support.submit import Submitter, command_lines

@@ -28,16 +28,16 @@ from airflow_provider_lance.exceptions import (
     StorageUnavailableError,
     TransientError,
 )
-from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
-from airflow_provider_lance.operators.submission import Submission, spark_connection
-from airflow_provider_lance.spark.compaction import ExecuteOnExecutors
-from airflow_provider_lance.spark.maintain import main, run
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.maintenance.compaction import plan_compaction
-from airflow_provider_lance.streaming.maintenance.options import (
+from airflow_provider_lance.maintenance.compaction import plan_compaction
+from airflow_provider_lance.maintenance.options import (
     MaintenanceOptions,
     MaintenanceSpec,
 )
+from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
+from airflow_provider_lance.operators.submission import Submission, spark_connection
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.spark.compaction import ExecuteOnExecutors
+from airflow_provider_lance.spark.maintain import main, run
 from tests.integration import test_job
 from tests.support.cluster import Cluster, standalone_cluster
 from tests.support.processes import wait_for

@@ -20,8 +20,8 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.spark.failures import named_failure
 from airflow_provider_lance.spark.job import run
-from airflow_provider_lance.streaming.report import EndReason, Summary
-from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 
 RATE = {"format": "rate-micro-batch", "options": {"rowsPerBatch": "5"}}
 FILES = {"format": "json", "schema": "id BIGINT"}

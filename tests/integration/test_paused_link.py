@@ -18,11 +18,11 @@ from pathlib import Path
 import lance
 import pytest
 
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.recovery.check import check
-from airflow_provider_lance.streaming.recovery.findings import Code, Severity
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.diagnostics.check import check
+from airflow_provider_lance.diagnostics.findings import Code, Severity
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.stop_requests import request_stop
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from tests.chaos.interposer import compile_interposer
 from tests.support.processes import end, finish, python, wait_for
 from tests.support.sparkstream import Stream, orders, spec, write_spec

@@ -17,9 +17,8 @@ from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.memory import MemoryDataset
-from airflow_provider_lance.streaming.port import (
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.port import (
     Append,
     Barrier,
     Change,
@@ -28,6 +27,7 @@ from airflow_provider_lance.streaming.port import (
     Overwrite,
     Upsert,
 )
+from airflow_provider_lance.testing.dataset import MemoryDataset
 from tests.support.drivers import World, epoch_rows, lance_world, twin_world
 
 LANDS, PREEMPTED = True, False

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.diagnostics.epochs import read_epochs
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.spark.epoch_history import Recent
 from airflow_provider_lance.spark.job import run
-from airflow_provider_lance.spark.recent import Recent
-from airflow_provider_lance.spark.totals import EpochReport
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.recovery.epochs import read_epochs
-from airflow_provider_lance.streaming.report import read_heartbeat, report_location
-from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.spark.run_metrics import EpochReport
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.supervision.driver_reports import read_heartbeat, report_location
 from tests.support.processes import wait_for
 from tests.support.sparkstream import Stream, orders, spec
 

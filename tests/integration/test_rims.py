@@ -19,6 +19,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.diagnostics.check import check
+from airflow_provider_lance.diagnostics.findings import Code
 from airflow_provider_lance.exceptions import (
     CheckpointMismatchError,
     DatasetNotFoundError,
@@ -26,15 +28,13 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
     TerminalError,
 )
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.model import OwnerState
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.recovery.check import check
-from airflow_provider_lance.streaming.recovery.findings import Code
-from airflow_provider_lance.streaming.report import EndReason
-from airflow_provider_lance.streaming.spec import JobSpec
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.supervision.driver_reports import EndReason
 from tests.support.cli import typed
 from tests.support.maintenance import age
 from tests.support.processes import wait_for

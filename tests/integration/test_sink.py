@@ -24,11 +24,11 @@ from airflow_provider_lance.exceptions import (
     SchemaMismatchError,
     SpecError,
 )
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.spark.tuning import spare_size_checks
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from tests.support.sparkstream import ORDERS, Stream, orders
 
 

@@ -21,19 +21,19 @@ from airflow_provider_lance.exceptions import (
     FencedError,
     HistoryGapError,
 )
-from airflow_provider_lance.streaming.clock import Moment, now
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.maintenance import cleanup
-from airflow_provider_lance.streaming.maintenance.cleanup import Retention, clean_up
-from airflow_provider_lance.streaming.maintenance.compaction import compact
-from airflow_provider_lance.streaming.maintenance.options import KEEP_SECONDS
-from airflow_provider_lance.streaming.maintenance.versions import Version
-from airflow_provider_lance.streaming.memory import MemoryDataset, MemoryDatasetPort
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.port import Change, Configure
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.maintenance import cleanup
+from airflow_provider_lance.maintenance.cleanup import Retention, clean_up
+from airflow_provider_lance.maintenance.compaction import compact
+from airflow_provider_lance.maintenance.options import KEEP_SECONDS
+from airflow_provider_lance.maintenance.versions import Version
+from airflow_provider_lance.protocol.clock import Moment, now
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.model import OutputMode
+from airflow_provider_lance.protocol.port import Change, Configure
+from airflow_provider_lance.testing.dataset import MemoryDataset, MemoryDatasetPort
 from tests.support.drivers import QUICK, SparkLike
 from tests.support.maintenance import age, numbers, stream
 from tests.unit.test_protocol_properties import FIXED, SEARCH, Crash, Protocol, after, rows_of

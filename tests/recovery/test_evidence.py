@@ -18,13 +18,13 @@ from airflow_provider_lance.exceptions import (
     SchemaMismatchError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.model import OutputMode
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from tests.support.drivers import QUERY, QUICK, SparkLike, World, epoch_rows, lance_world
 
 ALL_MODES = pytest.mark.parametrize("mode", list(OutputMode))
@@ -156,7 +156,7 @@ def test_cleanup_that_takes_the_epochs_own_version_stops_the_query(world: World)
     with pytest.raises(HistoryGapError, match="committed:2.*missing:2"):
         SparkLike(world, log)
     expect_rows(world, 3)
-    from airflow_provider_lance.streaming.answers import OnHistoryGap
+    from airflow_provider_lance.protocol.answers import OnHistoryGap
 
     answer = Policy(on_history_gap=OnHistoryGap.parse("committed:2"), backoff=QUICK)
     driver = SparkLike(world, log, policy=answer)

@@ -11,10 +11,10 @@ import lance
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.recovery.findings import Code, Severity
-from airflow_provider_lance.streaming.recovery.healing import resolve_checkpoint
+from airflow_provider_lance.diagnostics.findings import Code, Severity
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.repair.actions import resolve_checkpoint
 from tests.support.recovery import Scene, codes, expect_clean, finding
 from tests.support.sparkstream import ORDERS
 

@@ -13,13 +13,13 @@ import lance
 import pyarrow as pa
 import pytest
 
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.maintenance.cleanup import Retention, clean_up
-from airflow_provider_lance.streaming.maintenance.indexing import refresh_indices
-from airflow_provider_lance.streaming.recovery.check import CheckReport, check
-from airflow_provider_lance.streaming.recovery.evidence import Tolerance
-from airflow_provider_lance.streaming.recovery.findings import Code, Severity
-from airflow_provider_lance.streaming.recovery.look import look_at_dataset
+from airflow_provider_lance.diagnostics.check import CheckReport, check
+from airflow_provider_lance.diagnostics.collect import look_at_dataset
+from airflow_provider_lance.diagnostics.evidence import Tolerance
+from airflow_provider_lance.diagnostics.findings import Code, Severity
+from airflow_provider_lance.maintenance.cleanup import Retention, clean_up
+from airflow_provider_lance.maintenance.indexing import refresh_indices
+from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.maintenance import SCHEMA, append, compacting, make, manifest, rows, run
 from tests.support.recovery import codes, finding
 

@@ -12,15 +12,15 @@ import lance
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.diagnostics.findings import Code, Heal, Severity
 from airflow_provider_lance.exceptions import HistoryGapError
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.recovery.findings import Code, Heal, Severity
-from airflow_provider_lance.streaming.recovery.healing import (
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.repair.actions import (
     fold_watermark,
     release_owner,
     resolve_gap,
 )
-from airflow_provider_lance.streaming.steps import Step
 from tests.support.maintenance import numbers
 from tests.support.processes import finish
 from tests.support.recovery import ROWS, Scene, codes, expect_clean, finding

@@ -10,16 +10,16 @@ from unittest.mock import patch
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import StopNote
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.properties import decode_query, encode_stop
-from airflow_provider_lance.streaming.recovery.check import CheckReport
-from airflow_provider_lance.streaming.recovery.evidence import Tolerance
-from airflow_provider_lance.streaming.recovery.findings import Code, Severity
-from airflow_provider_lance.streaming.report import read_heartbeat, report_location
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.diagnostics.check import CheckReport
+from airflow_provider_lance.diagnostics.evidence import Tolerance
+from airflow_provider_lance.diagnostics.findings import Code, Severity
+from airflow_provider_lance.protocol.codec import decode_query, encode_stop
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import StopNote
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.supervision.driver_reports import read_heartbeat, report_location
 from tests.support.processes import end, finish, wait_for
 from tests.support.recovery import Scene, codes, expect_clean, finding
 

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import ProtocolVersionError
-from airflow_provider_lance.streaming.properties import key
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.protocol.codec import key
+from airflow_provider_lance.protocol.failpoints import Step
 from tests.support.processes import finish, python
 from tests.support.sparkstream import Stream, orders, spec, write_spec
 from tests.support.wreck import ROWS, Wreck

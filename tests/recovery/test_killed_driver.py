@@ -10,10 +10,10 @@ import lance
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.model import OwnerState
 from tests.support.processes import finish, python
 from tests.support.sparkstream import Stream, orders, spec, write_spec
 

@@ -20,10 +20,10 @@ import lance
 import pytest
 
 from airflow_provider_lance.exceptions import CommitPreemptedError
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.maintenance import run as maintenance
-from airflow_provider_lance.streaming.maintenance.cleanup import Retention
+from airflow_provider_lance.maintenance import run as maintenance
+from airflow_provider_lance.maintenance.cleanup import Retention
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.model import OutputMode
 from tests.support.drivers import lance_world
 from tests.support.maintenance import checkpoint_of, rows_beside, run
 from tests.support.processes import end, finish, python, wait_for

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.model import OwnerState
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.properties import decode_query
 from tests.support.processes import end, finish, python, wait_for
 from tests.support.sparkstream import Stream, orders, spec, write_spec
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_lance.exceptions import DatasetRestoredError
-from airflow_provider_lance.streaming.answers import OnRestore
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.policy import Policy
+from airflow_provider_lance.protocol.answers import OnRestore
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.decision import Decision
 from tests.support.drivers import QUICK
 from tests.support.healing import CheckpointDriver, Scene, lance_scene
 

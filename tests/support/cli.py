@@ -18,19 +18,19 @@ import lance
 from lance.fragment import write_fragments
 
 from airflow_provider_lance.cli.main import main
-from airflow_provider_lance.streaming.checkpoint import read_checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import key
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.protocol.checkpoint import read_checkpoint
+from airflow_provider_lance.protocol.codec import key
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.supervision.driver_reports import (
     new_launch_id,
     report_location,
     write_heartbeat,
 )
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from tests.support.maintenance import rows
 
 QUERY = "orders"

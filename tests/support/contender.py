@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.policy import Policy
+from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from tests.support.drivers import epoch_rows, lance_world
 
 QUERY, CHECKPOINT_ID = "contested", "shared-checkpoint"

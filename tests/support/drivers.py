@@ -8,15 +8,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_lance.streaming.backoff import Backoff
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.memory import MemoryDataset
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.port import DatasetPort
-from airflow_provider_lance.streaming.steps import CommitResult, Step
+from airflow_provider_lance.protocol.backoff import Backoff
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.failpoints import CommitResult, Step
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.testing.dataset import MemoryDataset
 
 QUERY = "orders"
 CHECKPOINT_ID = "11111111-aaaa"

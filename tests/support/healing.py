@@ -8,9 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.epoch import (
+from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.failpoints import CommitResult, Step
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import (
     Driver,
     Epoch,
     OutputMode,
@@ -18,14 +22,10 @@ from airflow_provider_lance.streaming.epoch import (
     QueryState,
     utc_now,
 )
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.memory import MemoryDataset
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.report import report_location, write_heartbeat
-from airflow_provider_lance.streaming.steps import CommitResult, Step
+from airflow_provider_lance.protocol.watermark import exact_watermark
+from airflow_provider_lance.supervision.driver_reports import report_location, write_heartbeat
+from airflow_provider_lance.supervision.process import ProcessIdentity
+from airflow_provider_lance.testing.dataset import MemoryDataset
 from tests.support.drivers import (
     CHECKPOINT_ID,
     QUERY,

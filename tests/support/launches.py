@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_provider_lance.launch.folder import RunFolder
-from airflow_provider_lance.launch.order import StopOrder
-from airflow_provider_lance.launch.process import LocalDriver, launch
+from airflow_provider_lance.drivers.launch_request import StopOrder
+from airflow_provider_lance.drivers.local import LocalDriver, launch
+from airflow_provider_lance.drivers.run_directory import RunFolder
 from tests.support.processes import wait_for
 
 

@@ -19,18 +19,18 @@ import lance
 import pyarrow as pa
 
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.maintenance.compaction import Execute, execute_here
-from airflow_provider_lance.streaming.maintenance.options import MaintenanceOptions
-from airflow_provider_lance.streaming.maintenance.report import Report
-from airflow_provider_lance.streaming.maintenance.run import maintain
-from airflow_provider_lance.streaming.maintenance.versions import list_versions
-from airflow_provider_lance.streaming.policy import Policy
+from airflow_provider_lance.maintenance.compaction import Execute, execute_here
+from airflow_provider_lance.maintenance.options import MaintenanceOptions
+from airflow_provider_lance.maintenance.report import Report
+from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.maintenance.versions import list_versions
+from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from tests.support.drivers import QUERY, QUICK, SCHEMA, SparkLike, epoch_rows, lance_world
 
 PER_FRAGMENT = 10

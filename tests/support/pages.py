@@ -16,7 +16,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from airflow_provider_lance.streaming.epoch import Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.model import Epoch, OutputMode, utc_now
 from tests.support.supervised import ROWS, Supervised, here
 
 PREFIX = "/lance"

@@ -12,14 +12,14 @@ from typing import Any
 import lance
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.diagnostics.check import CheckReport, check
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.spark.job import run
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.recovery.check import CheckReport, check
-from airflow_provider_lance.streaming.recovery.findings import Code, Finding, Severity
-from airflow_provider_lance.streaming.report import Summary, new_launch_id
-from airflow_provider_lance.streaming.spec import JobSpec
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.supervision.driver_reports import Summary, new_launch_id
 from tests.support.processes import python
 from tests.support.sparkstream import Stream, orders, spec, write_spec
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.protocol.failpoints import Step
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.streaming.spec import JobSpec
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.spec.job import JobSpec
 
 
 def main(path: str, what: str, step: str, occurrence: str) -> int:

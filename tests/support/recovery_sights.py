@@ -6,8 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.epoch import (
+from airflow_provider_lance.diagnostics.evidence import DriverSeen, Evidence
+from airflow_provider_lance.diagnostics.findings import Severity
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.model import (
     Driver,
     EpochStamp,
     Owner,
@@ -15,12 +17,10 @@ from airflow_provider_lance.streaming.epoch import (
     QueryState,
     Watermark,
 )
-from airflow_provider_lance.streaming.health import Health, StreamState
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.pulse import Pulse
-from airflow_provider_lance.streaming.recovery.evidence import DriverSeen, Evidence
-from airflow_provider_lance.streaming.recovery.findings import Severity
-from airflow_provider_lance.streaming.report import EndReason, Summary
+from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
+from airflow_provider_lance.supervision.health import Health, StreamState
+from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.process import ProcessIdentity
 
 NOW = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
 HERE = ProcessIdentity("host", 100, "boot:1")

@@ -7,24 +7,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.recovery.evidence import Evidence
-from airflow_provider_lance.streaming.recovery.findings import Code, Severity
-from airflow_provider_lance.streaming.recovery.judge import judge
-from airflow_provider_lance.streaming.recovery.look import look
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.diagnostics.collect import look
+from airflow_provider_lance.diagnostics.evidence import Evidence
+from airflow_provider_lance.diagnostics.findings import Code, Severity
+from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
     report_location,
     write_heartbeat,
     write_summary,
 )
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from tests.support.drivers import QUICK, lance_world
 
 HERE = ProcessIdentity.of(os.getpid())

@@ -23,10 +23,10 @@ import pyarrow.parquet as pq
 
 from airflow_provider_lance import shipping
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.epoch import EpochStamp, Owner
-from airflow_provider_lance.streaming.properties import decode_query, decode_stamp
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.protocol.codec import decode_query, decode_stamp
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.model import EpochStamp, Owner
+from airflow_provider_lance.protocol.stop_requests import request_stop
 from tests.support.airflow import Airflow
 from tests.support.watch import Driver, Process, Timeline, drivers, process
 

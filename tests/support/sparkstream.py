@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_provider_lance.protocol.codec import decode_stamp
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.model import EpochStamp
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import EpochStamp
-from airflow_provider_lance.streaming.properties import decode_stamp
 
 ORDERS = pa.schema([("id", pa.int64()), ("grp", pa.string()), ("amount", pa.float64())])
 ORDERS_DDL = "id BIGINT, grp STRING, amount DOUBLE"

@@ -11,15 +11,17 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from airflow_provider_lance.drivers.local import LocalDriver
+from airflow_provider_lance.drivers.run_directory import RunFolder
 from airflow_provider_lance.exceptions import StorageUnavailableError
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.launch.folder import RunFolder
-from airflow_provider_lance.launch.process import LocalDriver
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.epoch import (
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.files import Files, open_files
+from airflow_provider_lance.protocol.model import (
     Driver,
     Epoch,
     OutputMode,
@@ -27,16 +29,14 @@ from airflow_provider_lance.streaming.epoch import (
     StopNote,
     utc_now,
 )
-from airflow_provider_lance.streaming.files import Files, open_files
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
     report_location,
     write_heartbeat,
     write_summary,
 )
+from airflow_provider_lance.supervision.process import ProcessIdentity
 
 QUERY = "flights"
 ME = "dag/stream/run/-1#2"

@@ -12,15 +12,15 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 
-from airflow_provider_lance.streaming.checkpoint import read_checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, Owner, utc_now
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.report import report_location, write_heartbeat
+from airflow_provider_lance.protocol.checkpoint import read_checkpoint
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, Owner, utc_now
+from airflow_provider_lance.supervision.driver_reports import report_location, write_heartbeat
+from airflow_provider_lance.supervision.process import ProcessIdentity
 
 ROWS = 3
 LAUNCH = "20261120T140000000Z-1a2b3c4d"

@@ -21,10 +21,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.epoch import EpochStamp, OwnerState, QueryState
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.properties import decode_query, decode_stamp
+from airflow_provider_lance.protocol.codec import decode_query, decode_stamp
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.model import EpochStamp, OwnerState, QueryState
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from tests.support.airflow import REPOSITORY, Airflow
 
 DAG, QUERY, ROWS = "lance_flights", "flights", 336_776

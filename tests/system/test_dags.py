@@ -13,11 +13,11 @@ import lance
 import pyarrow as pa
 import pytest
 
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.history import exact_watermark
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from tests.support.airflow import REPOSITORY, Airflow, settings
 from tests.support.processes import finish, python
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import lance
 import pytest
 
-from airflow_provider_lance.streaming.properties import key
+from airflow_provider_lance.protocol.codec import key
 from tests.support.airflow import REPOSITORY, Airflow, free_port
 from tests.support.browser import Browser, find_chromium
 from tests.support.maintenance import make

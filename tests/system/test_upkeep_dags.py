@@ -13,10 +13,10 @@ import lance
 import pyarrow as pa
 import pytest
 
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from tests.support.airflow import Airflow
 from tests.support.wreck import ELSEWHERE, Wreck, whole
 

@@ -20,10 +20,10 @@ import pytest
 from airflow.sdk.configuration import clear_secrets_backends_cache
 
 from airflow_provider_lance.operators.supervision import Supervision
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from tests.support.turns import OtherRuns
 
 SECRET = "s3cr3t-of-the-store"
@@ -134,8 +134,10 @@ order = json.load(open(os.environ["SPARK_FAKE_ORDER"]))
 argv = sys.argv[1:]
 option = lambda name: argv[argv.index(name) + 1]
 sys.path.insert(0, option("--py-files").split(",")[0])
-from airflow_provider_lance.streaming import files, report, spec
-from airflow_provider_lance.streaming.maintenance.options import MaintenanceSpec
+from airflow_provider_lance.protocol import files
+from airflow_provider_lance.supervision import driver_reports as report
+from airflow_provider_lance.spec import job as spec
+from airflow_provider_lance.maintenance.options import MaintenanceSpec
 
 assert spec.__file__.startswith(sys.path[0]), "the job must come from the zip"
 applications = ("/job.py", "/maintain.py")
@@ -171,8 +173,8 @@ for line in order.get("say", []):
     print(line, flush=True)
 if maintains:
     if order.get("work"):
-        from airflow_provider_lance.streaming.dataset import open_dataset
-        from airflow_provider_lance.streaming.maintenance.run import maintain
+        from airflow_provider_lance.protocol.dataset import open_dataset
+        from airflow_provider_lance.maintenance.run import maintain
 
         maintain(open_dataset(job.uri), job.options)
     if order.get("report") is not None:

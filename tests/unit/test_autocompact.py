@@ -15,11 +15,11 @@ import lance
 import pytest
 
 from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.spark import autocompact
 from airflow_provider_lance.spark.autocompact import AutoCompaction, left_alone
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.spec import SinkOptions
+from airflow_provider_lance.spec.job import SinkOptions
 from tests.support.drivers import QUERY, SparkLike, World, epoch_rows, lance_world
 
 LOGGER = "airflow_provider_lance.spark.autocompact"

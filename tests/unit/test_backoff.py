@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_lance.streaming import backoff
-from airflow_provider_lance.streaming.backoff import Backoff
+from airflow_provider_lance.protocol import backoff
+from airflow_provider_lance.protocol.backoff import Backoff
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from lance.fragment import write_fragments
 
 import airflow_provider_lance
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.streaming.dataset import (
+from airflow_provider_lance.protocol.dataset import (
     CACHE_BYTES,
     LOOK_CACHE_BYTES,
     LanceDatasetPort,
     open_dataset,
 )
-from airflow_provider_lance.streaming.port import Append, Configure
+from airflow_provider_lance.protocol.port import Append, Configure
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 FRAGMENTS = 2500

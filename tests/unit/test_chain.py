@@ -13,14 +13,14 @@ from airflow_provider_lance.exceptions import (
     FencedError,
     HistoryGapError,
 )
-from airflow_provider_lance.streaming.answers import OnRestore
-from airflow_provider_lance.streaming.clock import Moment
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.memory import Fault, MemoryDataset, MemoryDatasetPort
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.port import Append, Configure
+from airflow_provider_lance.protocol.answers import OnRestore
+from airflow_provider_lance.protocol.clock import Moment
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.model import OutputMode
+from airflow_provider_lance.protocol.port import Append, Configure
+from airflow_provider_lance.protocol.watermark import exact_watermark
+from airflow_provider_lance.testing.dataset import Fault, MemoryDataset, MemoryDatasetPort
 from tests.support.drivers import QUERY, QUICK, SparkLike, epoch_rows, twin_world
 
 FOREIGN = {"id": -1, "epoch": -1}

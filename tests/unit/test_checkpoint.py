@@ -9,8 +9,8 @@ from airflow_provider_lance.exceptions import (
     CheckpointCorruptError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.streaming.checkpoint import Checkpoint, read_checkpoint, read_offsets
-from airflow_provider_lance.streaming.files import ArrowFiles, open_files
+from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint, read_offsets
+from airflow_provider_lance.protocol.files import ArrowFiles, open_files
 
 
 class SparkFolder:

@@ -20,21 +20,21 @@ from airflow_provider_lance.exceptions import (
     ProtocolVersionError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.streaming.answers import OnRestore
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.epoch import NO_EPOCH
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.maintenance.cleanup import (
+from airflow_provider_lance.maintenance.cleanup import (
     Cleaned,
     Retention,
     clean_up,
     explain_cleanup,
     fold_all,
 )
-from airflow_provider_lance.streaming.maintenance.options import KEEP_SECONDS
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.port import Append, Change, Configure
-from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.maintenance.options import KEEP_SECONDS
+from airflow_provider_lance.protocol.answers import OnRestore
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.protocol.port import Append, Change, Configure
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from tests.support.drivers import QUERY, QUICK, SCHEMA, epoch_rows
 from tests.support.maintenance import age, append, files, ids, make, manifest, numbers, stream
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_lance.cli.command_spec import seconds
 from airflow_provider_lance.cli.commands import COMMANDS
-from airflow_provider_lance.cli.declared import seconds
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.port import Configure
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.port import Configure
 from tests.support.cli import Stream, python, sleeper, typed, write_config
 from tests.support.maintenance import make
 

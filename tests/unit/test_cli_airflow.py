@@ -80,7 +80,7 @@ print(sorted(set(sys.modules) - before - {"airflow_provider_lance"}))
             "airflow_provider_lance.cli",
             "airflow_provider_lance.cli.airflow",
             "airflow_provider_lance.cli.commands",
-            "airflow_provider_lance.cli.declared",
+            "airflow_provider_lance.cli.command_spec",
         ]
     )
 

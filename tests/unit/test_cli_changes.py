@@ -12,10 +12,10 @@ from pathlib import Path
 import lance
 import pytest
 
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import NO_EPOCH, OwnerState, QueryState
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.model import NO_EPOCH, OwnerState, QueryState
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from tests.support.cli import QUERY, Ran, Stream, sleeper, typed
 from tests.support.maintenance import age, files, make, sizes
 

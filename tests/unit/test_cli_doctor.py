@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from airflow_provider_lance.cli import environment, probe
+from airflow_provider_lance.cli import doctor_packages as environment
+from airflow_provider_lance.cli import probe
 from airflow_provider_lance.cli.diagnosis import Diagnosis, Level
-from airflow_provider_lance.cli.spark_here import look_at_spark
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
-from airflow_provider_lance.streaming.dataset import open_dataset as really_open
+from airflow_provider_lance.cli.doctor_spark import look_at_spark
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.dataset import open_dataset as really_open
 from tests.support.cli import Ran, Stream, python, sleeper, typed
 from tests.support.maintenance import files, make
 

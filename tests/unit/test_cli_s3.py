@@ -9,10 +9,10 @@ from pathlib import Path
 import lance
 import pytest
 
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.properties import key
+from airflow_provider_lance.protocol.codec import key
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.port import Configure
 from tests.support.cli import QUERY, typed
 from tests.support.maintenance import rows
 from tests.support.s3 import SECRET, s3_server

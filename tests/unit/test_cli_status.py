@@ -13,10 +13,10 @@ from pathlib import Path
 import lance
 import pytest
 
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.recovery.check import check
-from airflow_provider_lance.streaming.recovery.epochs import read_epochs
-from airflow_provider_lance.streaming.recovery.status import take_status
+from airflow_provider_lance.diagnostics.check import check
+from airflow_provider_lance.diagnostics.epochs import read_epochs
+from airflow_provider_lance.diagnostics.status import take_status
+from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.cli import QUERY, Stream, sleeper, typed, write_config
 
 AGES = {"epochAgeSeconds", "sentence", "findings"}

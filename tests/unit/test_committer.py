@@ -21,16 +21,16 @@ from airflow_provider_lance.exceptions import (
     SchemaMismatchError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.streaming.answers import OnHistoryGap
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.memory import Fault, MemoryDataset, MemoryDatasetPort
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.properties import decode_query, key
-from airflow_provider_lance.streaming.steps import Step
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.protocol.answers import OnHistoryGap
+from airflow_provider_lance.protocol.codec import decode_query, key
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.model import OutputMode
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.stop_requests import request_stop
+from airflow_provider_lance.protocol.watermark import exact_watermark
+from airflow_provider_lance.testing.dataset import Fault, MemoryDataset, MemoryDatasetPort
 from tests.support.drivers import QUERY, QUICK, SparkLike, epoch_rows, twin_world
 
 

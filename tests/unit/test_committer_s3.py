@@ -12,8 +12,8 @@ import pytest
 from lance.fragment import write_fragments
 
 from airflow_provider_lance.exceptions import TransientError
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.decision import Decision
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.decision import Decision
 from tests.support.drivers import SCHEMA, SparkLike, World, epoch_rows
 from tests.support.processes import wait_for
 from tests.support.proxy import Fault, Kind, Plan, Proxy, Request, no_fault, once

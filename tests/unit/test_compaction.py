@@ -22,17 +22,17 @@ from airflow_provider_lance.exceptions import (
     StorageUnavailableError,
     TransientError,
 )
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.maintenance.compaction import (
+from airflow_provider_lance.maintenance.compaction import (
     Compacted,
     compact,
     execute_here,
     hot_fragments,
     plan_compaction,
 )
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.model import OutputMode
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from tests.support.drivers import QUERY
 from tests.support.maintenance import (
     HUNDRED,
@@ -127,7 +127,7 @@ def test_a_deadline_ends_a_run_between_two_tasks_and_keeps_what_is_done(tmp_path
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "airflow_provider_lance.streaming.maintenance.compaction.time.monotonic",
+            "airflow_provider_lance.maintenance.compaction.time.monotonic",
             lambda: next(clock, deadline),
         )
         done = compact(

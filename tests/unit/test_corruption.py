@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.streaming.checkpoint import read_checkpoint
-from airflow_provider_lance.streaming.checkpoint_files import find_corrupt
-from airflow_provider_lance.streaming.corruption import Corruption, assess
-from airflow_provider_lance.streaming.files import ArrowFiles, open_files
+from airflow_provider_lance.protocol.checkpoint import read_checkpoint
+from airflow_provider_lance.protocol.checkpoint_corruption import Corruption, assess
+from airflow_provider_lance.protocol.checkpoint_files import find_corrupt
+from airflow_provider_lance.protocol.files import ArrowFiles, open_files
 
 META = '{"batchWatermarkMs":0,"batchTimestampMs":1}'
 ENTRY = '{"path":"file:///s/%d","timestamp":1,"batchId":%d}'

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_lance.streaming.decision import Decision, Sighting, decide
+from airflow_provider_lance.protocol.decision import Decision, Sighting, decide
 
 # A driver that has claimed token 4 and stands after epoch 7; epoch 8 is the one to come.
 OWNED = Sighting(

@@ -20,12 +20,12 @@ from airflow_provider_lance.exceptions import (
     StorageUnavailableError,
     TransientError,
 )
-from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
-from airflow_provider_lance.operators.submission import Submission, spark_connection
-from airflow_provider_lance.streaming.maintenance.options import (
+from airflow_provider_lance.maintenance.options import (
     MaintenanceOptions,
     MaintenanceSpec,
 )
+from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
+from airflow_provider_lance.operators.submission import Submission, spark_connection
 from tests.support.processes import wait_for
 
 from .conftest import ROWS, SECRET, SparkOn, SparkSubmit

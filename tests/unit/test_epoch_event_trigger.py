@@ -28,15 +28,15 @@ from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import BaseEventTrigger
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, Epoch, OutputMode, utc_now
-from airflow_provider_lance.streaming.policy import Policy
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.triggers import event as module
 from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition, Mark
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
-from airflow_provider_lance.triggers.follow import _RememberingPort
+from airflow_provider_lance.triggers.watermark_follower import _RememberingPort
 
 from .conftest import ROWS, Shown, Stream
 

@@ -23,11 +23,11 @@ from airflow_provider_lance.exceptions import (
     StorageUnavailableError,
 )
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
-from airflow_provider_lance.streaming.epoch import NO_EPOCH, Watermark
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.model import NO_EPOCH, Watermark
 from airflow_provider_lance.triggers.condition import EpochCondition
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
-from airflow_provider_lance.triggers.follow import Follower, OnMissing
+from airflow_provider_lance.triggers.watermark_follower import Follower, OnMissing
 
 from .conftest import ROWS, SECRET, AddConnection, Shown, Stream
 

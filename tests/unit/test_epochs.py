@@ -11,10 +11,10 @@ import lance
 import pyarrow as pa
 import pytest
 
+from airflow_provider_lance.diagnostics.epochs import EpochTable, read_epochs
 from airflow_provider_lance.exceptions import ProtocolVersionError
-from airflow_provider_lance.streaming.port import Append, Configure
-from airflow_provider_lance.streaming.recovery.epochs import EpochTable, read_epochs
-from airflow_provider_lance.streaming.recovery.healing import resolve_checkpoint
+from airflow_provider_lance.protocol.port import Append, Configure
+from airflow_provider_lance.repair.actions import resolve_checkpoint
 from tests.support.drivers import QUERY
 from tests.support.healing import HERE, CheckpointDriver, Scene, lance_scene, twin_scene
 

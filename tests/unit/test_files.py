@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
-from airflow_provider_lance.streaming.files import ArrowFiles, _s3_arguments, open_files
+from airflow_provider_lance.protocol.files import ArrowFiles, _s3_arguments, open_files
 
 
 @pytest.fixture

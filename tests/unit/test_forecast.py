@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_lance.spark.forecast import Forecast, Size
+from airflow_provider_lance.spark.epoch_size_estimate import Forecast, Size
 
 
 def test_nothing_is_expected_of_a_runs_first_two_epochs() -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_lance.spark import handover
-from airflow_provider_lance.spark.handover import wait_for_end
-from airflow_provider_lance.streaming.epoch import Driver, Owner, OwnerState, utc_now
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.report import write_heartbeat
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, Owner, OwnerState, utc_now
+from airflow_provider_lance.spark import fencing_wait as handover
+from airflow_provider_lance.spark.fencing_wait import wait_for_end
+from airflow_provider_lance.supervision.driver_reports import write_heartbeat
+from airflow_provider_lance.supervision.process import ProcessIdentity
 
 LAUNCH = "20261120T140000000Z-1a2b3c4d"
 ELSEWHERE = ProcessIdentity("worker-9", 4711, "another-boot/1:1")

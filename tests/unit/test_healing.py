@@ -16,15 +16,15 @@ from airflow_provider_lance.exceptions import (
     ProtocolVersionError,
     SpecError,
 )
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.memory import MemoryDataset
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import key
-from airflow_provider_lance.streaming.recovery.healed import Healed
-from airflow_provider_lance.streaming.recovery.healing import fold_watermark, release_owner
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.protocol.codec import key
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.stop_requests import request_stop
+from airflow_provider_lance.repair.actions import fold_watermark, release_owner
+from airflow_provider_lance.repair.result import Healed
+from airflow_provider_lance.supervision.process import ProcessIdentity
+from airflow_provider_lance.testing.dataset import MemoryDataset
 from tests.support.drivers import QUERY, QUICK
 from tests.support.healing import CheckpointDriver, Scene, lance_scene, twin_scene
 

@@ -16,10 +16,10 @@ from airflow_provider_lance.exceptions import (
     PreconditionError,
     SpecError,
 )
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.recovery.healed import Healed
-from airflow_provider_lance.streaming.recovery.healing import resolve_checkpoint
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.repair.actions import resolve_checkpoint
+from airflow_provider_lance.repair.result import Healed
 from tests.support.drivers import CHECKPOINT_ID, QUERY, QUICK
 from tests.support.healing import HERE, CheckpointDriver, Scene, lance_scene, twin_scene
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_lance.exceptions import HistoryGapError, PreconditionError
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.recovery.healed import Healed
-from airflow_provider_lance.streaming.recovery.healing import release_owner, resolve_gap
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.repair.actions import release_owner, resolve_gap
+from airflow_provider_lance.repair.result import Healed
 from tests.support.drivers import QUERY, QUICK
 from tests.support.healing import DEAD, CheckpointDriver, Scene, lance_scene, twin_scene
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from airflow_provider_lance.exceptions import DriverAliveError, SpecError, StorageUnavailableError
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.recovery.healed import Healed
-from airflow_provider_lance.streaming.recovery.healing import release_owner, resolve_checkpoint
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.repair.actions import release_owner, resolve_checkpoint
+from airflow_provider_lance.repair.result import Healed
+from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
     report_location,
     write_heartbeat,
     write_summary,
 )
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from tests.support.drivers import QUERY, QUICK
 from tests.support.healing import DEAD, ELSEWHERE, HERE, CheckpointDriver, Scene, twin_scene
 

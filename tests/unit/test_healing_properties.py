@@ -19,18 +19,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from airflow_provider_lance.exceptions import FencedError, LanceStreamError
-from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.history import exact_watermark
-from airflow_provider_lance.streaming.memory import MemoryDataset
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.recovery import healing
-from airflow_provider_lance.streaming.recovery.healed import Action, Healed
-from airflow_provider_lance.streaming.recovery.healing import (
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.model import OutputMode
+from airflow_provider_lance.protocol.watermark import exact_watermark
+from airflow_provider_lance.repair import actions as healing
+from airflow_provider_lance.repair.actions import (
     fold_watermark,
     release_owner,
     resolve_gap,
 )
+from airflow_provider_lance.repair.result import Action, Healed
+from airflow_provider_lance.testing.dataset import MemoryDataset
 from tests.support.drivers import CHECKPOINT_ID, QUERY, QUICK
 from tests.unit.test_protocol_properties import FIXED, SEARCH, Crash, FreshHandles, Protocol
 

@@ -14,16 +14,16 @@ from airflow_provider_lance.exceptions import (
     FencedError,
     TransientError,
 )
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.memory import Fault, MemoryDataset, MemoryDatasetPort
-from airflow_provider_lance.streaming.recovery.healed import Healed
-from airflow_provider_lance.streaming.recovery.healing import (
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.repair.actions import (
     fold_watermark,
     release_owner,
     resolve_checkpoint,
     resolve_gap,
 )
+from airflow_provider_lance.repair.result import Healed
+from airflow_provider_lance.testing.dataset import Fault, MemoryDataset, MemoryDatasetPort
 from tests.support.drivers import QUERY, QUICK
 from tests.support.healing import CheckpointDriver, Scene, lance_scene, twin_scene
 

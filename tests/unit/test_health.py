@@ -10,9 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.epoch import Driver, Owner, OwnerState, StopNote
-from airflow_provider_lance.streaming.health import (
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.model import Driver, Owner, OwnerState, StopNote
+from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
+from airflow_provider_lance.supervision.health import (
     Health,
     Limits,
     Sight,
@@ -20,8 +21,7 @@ from airflow_provider_lance.streaming.health import (
     is_suspect,
     tell,
 )
-from airflow_provider_lance.streaming.pulse import Pulse
-from airflow_provider_lance.streaming.report import EndReason, Summary
+from airflow_provider_lance.supervision.heartbeat import Pulse
 from tests.support.supervised import summary
 
 S = StreamState

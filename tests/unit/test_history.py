@@ -7,15 +7,15 @@ from typing import ClassVar
 
 import pytest
 
-from airflow_provider_lance.streaming.history import (
+from airflow_provider_lance.protocol.codec import fold_updates
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.watermark import (
     WatermarkReader,
     exact_watermark,
     find_epoch,
 )
-from airflow_provider_lance.streaming.memory import MemoryDataset, MemoryDatasetPort
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.properties import fold_updates
+from airflow_provider_lance.testing.dataset import MemoryDataset, MemoryDatasetPort
 from tests.support.drivers import QUERY, QUICK, SparkLike, twin_world
 
 

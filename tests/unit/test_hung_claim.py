@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_lance.exceptions import HistoryGapError
-from airflow_provider_lance.streaming.answers import OnHistoryGap
-from airflow_provider_lance.streaming.memory import MemoryDataset
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.steps import Step
+from airflow_provider_lance.protocol.answers import OnHistoryGap
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.testing.dataset import MemoryDataset
 from tests.support.drivers import SparkLike, World, epoch_rows, lance_world, twin_world
 
 

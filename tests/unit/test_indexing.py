@@ -19,12 +19,12 @@ from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.streaming.backoff import Backoff
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.maintenance import indexing
-from airflow_provider_lance.streaming.maintenance.compaction import compact
-from airflow_provider_lance.streaming.maintenance.indexing import refresh_indices
-from airflow_provider_lance.streaming.maintenance.numbers import uncovered_rows
+from airflow_provider_lance.maintenance import indexing
+from airflow_provider_lance.maintenance.compaction import compact
+from airflow_provider_lance.maintenance.dataset_metrics import uncovered_rows
+from airflow_provider_lance.maintenance.indexing import refresh_indices
+from airflow_provider_lance.protocol.backoff import Backoff
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from tests.support.drivers import QUICK
 from tests.support.maintenance import append, make, meanwhile, run
 

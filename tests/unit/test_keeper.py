@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN, Order, StopOrder
+from airflow_provider_lance.drivers.local import LocalDriver
+from airflow_provider_lance.drivers.rotating_log import Redactor, RotatingLog, pump
 from airflow_provider_lance.exceptions import DatasetNotFoundError
-from airflow_provider_lance.launch.order import HOST_SHUTDOWN, Order, StopOrder
-from airflow_provider_lance.launch.output import Redactor, RotatingLog, pump
-from airflow_provider_lance.launch.process import LocalDriver
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, StopNote
-from airflow_provider_lance.streaming.properties import decode_query
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.model import Driver, StopNote
 from tests.support.launches import Launches, end_of, keeper_said, output
 from tests.support.processes import REPOSITORY, wait_for
 from tests.unit.conftest import ROWS
@@ -152,7 +152,7 @@ def test_a_driver_is_asked_through_its_dataset(launches: Launches, dataset: str)
     # Plays the driver that obeys.
     code = f"""
 import time
-from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.protocol.dataset import open_dataset
 print("ready", flush=True)
 while not (found := [v for k, v in open_dataset({dataset!r}).config.items() if ".stop." in k]):
     time.sleep(0.1)
@@ -354,7 +354,7 @@ def by_hand(launches: Launches, order: str) -> subprocess.CompletedProcess[str]:
         [
             sys.executable,
             "-m",
-            "airflow_provider_lance.launch.keeper",
+            "airflow_provider_lance.drivers.driver_wrapper",
             str(launches.folder().path),
         ],
         input=order,

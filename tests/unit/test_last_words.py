@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_lance.streaming.last_words import last_error, summary_in
-from airflow_provider_lance.streaming.report import EndReason
+from airflow_provider_lance.supervision.driver_log import last_error, summary_in
+from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.triggers.warnings import Warnings
 from tests.support.supervised import summary
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_lance.drivers import local as launch_module
+from airflow_provider_lance.drivers import run_directory as folder_module
+from airflow_provider_lance.drivers.local import LocalDriver, find
+from airflow_provider_lance.drivers.run_directory import RunFolder
 from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError, TransientError
-from airflow_provider_lance.launch import folder as folder_module
-from airflow_provider_lance.launch import process as launch_module
-from airflow_provider_lance.launch.folder import RunFolder
-from airflow_provider_lance.launch.process import LocalDriver, find
 from tests.support.launches import Launches, end_of, keeper_said, output
 from tests.support.processes import finish, python, wait_for
 
@@ -35,7 +35,7 @@ def test_who_runs_is_known_at_once(launches: Launches) -> None:
     assert driver.folder == str(launches.folder().path)
     command = Path(f"/proc/{driver.driver.pid}/cmdline").read_bytes().split(b"\0")
     assert command[:2] == [b"sh", b"-c"]
-    assert b"airflow_provider_lance.launch.keeper" in (
+    assert b"airflow_provider_lance.drivers.driver_wrapper" in (
         Path(f"/proc/{driver.keeper.pid}/cmdline").read_bytes()
     )
 
@@ -166,8 +166,8 @@ def test_a_relative_root_is_no_riddle(launches: Launches, monkeypatch: pytest.Mo
 LAUNCHER = """
 import os, signal, sys
 from pathlib import Path
-from airflow_provider_lance.launch.folder import RunFolder
-from airflow_provider_lance.launch.process import launch
+from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.local import launch
 
 driver = launch(
     RunFolder(Path(sys.argv[1]), "flights", "launch"),
@@ -287,7 +287,7 @@ def test_a_launch_that_is_interrupted_leaves_nothing(
 
 
 def test_a_keeper_that_fails_says_why(launches: Launches, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch_module, "_KEEPER", "airflow_provider_lance.launch.no_such_module")
+    monkeypatch.setattr(launch_module, "_KEEPER", "airflow_provider_lance.drivers.no_such_module")
     with pytest.raises(TransientError, match="No module named"):
         launches.shell("true", seconds=10)
 

@@ -19,10 +19,10 @@ from openlineage.client.serde import Serde
 from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.operators.lineage import file_name, source_names
 from airflow_provider_lance.operators.stream import LanceStreamOperator
-from airflow_provider_lance.streaming.health import StreamState
-from airflow_provider_lance.streaming.report import Summary
-from airflow_provider_lance.triggers.verdict import Action, Verdict
-from airflow_provider_lance.triggers.watch import WatchOrder
+from airflow_provider_lance.supervision.driver_reports import Summary
+from airflow_provider_lance.supervision.health import StreamState
+from airflow_provider_lance.triggers.supervision_loop import WatchOrder
+from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict
 from tests.support.processes import wait_for
 
 from .conftest import SparkSubmit, TaskInstance, supervised

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_lance.launch.output import RotatingLog
-from airflow_provider_lance.launch.tail import LogTail, last_lines
+from airflow_provider_lance.drivers.log_tail import LogTail, last_lines
+from airflow_provider_lance.drivers.rotating_log import RotatingLog
 
 
 @pytest.fixture

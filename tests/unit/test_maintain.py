@@ -18,12 +18,12 @@ from airflow_provider_lance.exceptions import (
     HistoryGapError,
     PreconditionError,
 )
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.maintenance import run as module
-from airflow_provider_lance.streaming.maintenance.options import KEEP_SECONDS
-from airflow_provider_lance.streaming.maintenance.report import summary_lines
-from airflow_provider_lance.streaming.maintenance.run import maintain
+from airflow_provider_lance.maintenance import run as module
+from airflow_provider_lance.maintenance.options import KEEP_SECONDS
+from airflow_provider_lance.maintenance.report import summary_lines
+from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.model import OutputMode
 from tests.support.maintenance import (
     HUNDRED,
     age,
@@ -271,7 +271,7 @@ def test_a_cleanup_preempted_again_and_again_ends_in_its_name(
         raise CommitPreemptedError("a driver folded itself")
 
     monkeypatch.setattr(module, "clean_up", preempted)
-    monkeypatch.setattr("airflow_provider_lance.streaming.backoff.time.sleep", lambda s: None)
+    monkeypatch.setattr("airflow_provider_lance.protocol.backoff.time.sleep", lambda s: None)
     with pytest.raises(CommitPreemptedError, match="folded itself"):
         run(uri, steps=["cleanup"], olderThan=0)
     assert len(tried) == 5

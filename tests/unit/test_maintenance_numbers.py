@@ -7,8 +7,8 @@ import lance
 import pytest
 
 from airflow_provider_lance.exceptions import DatasetNotFoundError
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.maintenance.numbers import camel, measure, uncovered_rows
+from airflow_provider_lance.maintenance.dataset_metrics import camel, measure, uncovered_rows
+from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.maintenance import append, make, manifest, numbers
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.streaming.maintenance.options import (
+from airflow_provider_lance.maintenance.options import (
     MaintenanceOptions,
     MaintenanceSpec,
     Step,

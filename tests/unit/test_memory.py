@@ -9,8 +9,7 @@ from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
     DatasetNotFoundError,
 )
-from airflow_provider_lance.streaming.memory import Fault, MemoryDataset
-from airflow_provider_lance.streaming.port import (
+from airflow_provider_lance.protocol.port import (
     Append,
     Barrier,
     Change,
@@ -18,6 +17,7 @@ from airflow_provider_lance.streaming.port import (
     Overwrite,
     Upsert,
 )
+from airflow_provider_lance.testing.dataset import Fault, MemoryDataset
 
 ROW = {"id": 1, "v": "a"}
 ONE = Append([(ROW,)])

@@ -15,7 +15,7 @@ from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsL
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
-from airflow_provider_lance.streaming.pulse import Pulse
+from airflow_provider_lance.supervision.heartbeat import Pulse
 from airflow_provider_lance.triggers.metrics import count_restart, gauge_progress
 from tests.support.processes import finish, python
 

@@ -14,8 +14,8 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 
 from airflow_provider_lance.links.stream import stream_url
 from airflow_provider_lance.plugins.page.app import create_app
-from airflow_provider_lance.plugins.page.known import Known
-from airflow_provider_lance.streaming.properties import key
+from airflow_provider_lance.plugins.page.registry import Known
+from airflow_provider_lance.protocol.codec import key
 from tests.support.maintenance import make
 from tests.support.pages import Live, Site, airflow_of_its_own, let_stream, register, words
 from tests.support.supervised import QUERY, here

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_lance.plugins.page.charts import (
+from airflow_provider_lance.plugins.page.chart_geometry import (
     Axis,
     Frame,
     Mark,
@@ -17,7 +17,7 @@ from airflow_provider_lance.plugins.page.charts import (
     index_axis,
     time_axis,
 )
-from airflow_provider_lance.plugins.page.words import ago, clock, cut, duration, epoch, number
+from airflow_provider_lance.plugins.page.formatting import ago, clock, cut, duration, epoch, number
 
 FRAME = Frame()
 PLAIN = Axis(0.0, 10.0, (), "x")

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_lance.assets.lance import asset_uri
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
-from airflow_provider_lance.plugins.page.known import (
+from airflow_provider_lance.plugins.page.opening import open_known
+from airflow_provider_lance.plugins.page.registry import (
     Known,
     dataset_uri,
     find,
@@ -26,7 +27,6 @@ from airflow_provider_lance.plugins.page.known import (
     of_task,
     queries_of,
 )
-from airflow_provider_lance.plugins.page.opening import open_known
 from tests.support.maintenance import make
 from tests.support.pages import airflow_of_its_own, let_stream, register
 

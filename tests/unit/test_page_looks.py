@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from airflow_provider_lance.exceptions import StorageUnavailableError
-from airflow_provider_lance.plugins.page import looks as looks_module
-from airflow_provider_lance.plugins.page.looks import Look, Looks
+from airflow_provider_lance.plugins.page import cache as looks_module
+from airflow_provider_lance.plugins.page.cache import Look, Looks
 
 
 class Store:

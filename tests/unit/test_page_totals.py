@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_lance.plugins.page import totals
 from airflow_provider_lance.plugins.page.totals import fragment_totals
-from airflow_provider_lance.streaming.dataset import open_dataset
+from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.maintenance import append, make
 
 FIRST = {1: "09:00", 2: "09:01", 3: "09:02"}

@@ -12,17 +12,17 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
-from airflow_provider_lance.cli.exits import Exit
+from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.main import main
 from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
     StorageUnavailableError,
 )
+from airflow_provider_lance.maintenance.options import MaintenanceOptions
+from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, is_panic, open_dataset
+from airflow_provider_lance.protocol.port import Append, Configure, Upsert
 from airflow_provider_lance.spark.writer import WriteTask
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, is_panic, open_dataset
-from airflow_provider_lance.streaming.maintenance.options import MaintenanceOptions
-from airflow_provider_lance.streaming.maintenance.run import maintain
-from airflow_provider_lance.streaming.port import Append, Configure, Upsert
 from airflow_provider_lance.triggers.threads import Pool, in_thread
 
 TEXTS = pa.schema([("v", pa.list_(pa.string(), 2))])

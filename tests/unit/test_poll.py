@@ -21,13 +21,14 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
-from airflow_provider_lance.streaming.epoch import Driver
-from airflow_provider_lance.triggers import follow, poll
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.model import Driver
+from airflow_provider_lance.triggers import poll
+from airflow_provider_lance.triggers import watermark_follower as follow
 from airflow_provider_lance.triggers.condition import EpochCondition
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
-from airflow_provider_lance.triggers.follow import DatasetFollower, OnMissing, Sight
 from airflow_provider_lance.triggers.poll import Subscription
+from airflow_provider_lance.triggers.watermark_follower import DatasetFollower, OnMissing, Sight
 
 from .conftest import ROWS, AddConnection, Stream
 

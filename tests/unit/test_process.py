@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_lance.streaming import process as module
-from airflow_provider_lance.streaming.process import ProcessIdentity
+from airflow_provider_lance.supervision import process as module
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from tests.support.processes import wait_for
 
 Spawn = Callable[..., subprocess.Popen[bytes]]

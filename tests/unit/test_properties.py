@@ -6,17 +6,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_lance.exceptions import ProtocolVersionError, SpecError
-from airflow_provider_lance.streaming.epoch import (
-    DoneEpoch,
-    Driver,
-    EndOffsets,
-    Epoch,
-    OutputMode,
-    Owner,
-    OwnerState,
-    StopNote,
-)
-from airflow_provider_lance.streaming.properties import (
+from airflow_provider_lance.protocol.codec import (
     auto_cleanup,
     decode_query,
     decode_stamp,
@@ -27,6 +17,16 @@ from airflow_provider_lance.streaming.properties import (
     key,
     query_ids,
     require_query_id,
+)
+from airflow_provider_lance.protocol.model import (
+    DoneEpoch,
+    Driver,
+    EndOffsets,
+    Epoch,
+    OutputMode,
+    Owner,
+    OwnerState,
+    StopNote,
 )
 
 TIME = "2026-01-02T03:04:05.678+00:00"

@@ -23,13 +23,13 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
     TerminalError,
 )
-from airflow_provider_lance.streaming.answers import OnHistoryGap, OnRestore
-from airflow_provider_lance.streaming.clock import Moment
-from airflow_provider_lance.streaming.epoch import NO_EPOCH
-from airflow_provider_lance.streaming.memory import Fault
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.port import Append, Configure
-from airflow_provider_lance.streaming.properties import key
+from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
+from airflow_provider_lance.protocol.clock import Moment
+from airflow_provider_lance.protocol.codec import key
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.protocol.port import Append, Configure
+from airflow_provider_lance.testing.dataset import Fault
 from tests.support.drivers import QUERY, QUICK
 from tests.unit.test_protocol_properties import FIXED, Driver, Protocol, after, settings
 

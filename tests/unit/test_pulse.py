@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_lance.streaming.pulse import Pulse
+from airflow_provider_lance.supervision.heartbeat import Pulse
 from tests.support.supervised import heartbeat
 
 

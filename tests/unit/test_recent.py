@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_lance.spark.recent import Recent, WatchedTotals
-from airflow_provider_lance.spark.totals import EpochReport, Totals
-from airflow_provider_lance.streaming.decision import Decision
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.spark.epoch_history import Recent, WatchedTotals
+from airflow_provider_lance.spark.run_metrics import EpochReport, Totals
 
 
 class Query:

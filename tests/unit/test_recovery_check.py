@@ -8,13 +8,13 @@ from pathlib import Path
 import lance
 import pytest
 
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.recovery.check import CheckReport, check
-from airflow_provider_lance.streaming.recovery.evidence import Tolerance
-from airflow_provider_lance.streaming.recovery.findings import Code, Severity
-from airflow_provider_lance.streaming.recovery.judge import judge
-from airflow_provider_lance.streaming.recovery.status import status
+from airflow_provider_lance.diagnostics.check import CheckReport, check
+from airflow_provider_lance.diagnostics.evidence import Tolerance
+from airflow_provider_lance.diagnostics.findings import Code, Severity
+from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.diagnostics.status import status
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.port import Configure
 from tests.support.drivers import SparkLike, twin_world
 from tests.support.recovery_sights import CRITICAL, GONE, checkpoint, mark, seen, stamp, state
 from tests.support.recovery_stream import Stream
@@ -112,8 +112,8 @@ def test_a_check_writes_nothing(stream: Stream) -> None:
 
 
 def test_the_twin_is_checked_without_its_dataset(tmp_path: Path) -> None:
-    from airflow_provider_lance.streaming.files import open_files
-    from airflow_provider_lance.streaming.memory import MemoryDataset
+    from airflow_provider_lance.protocol.files import open_files
+    from airflow_provider_lance.testing.dataset import MemoryDataset
 
     twin = MemoryDataset()
     SparkLike(twin_world(twin), {}).step()

@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_lance.streaming.checkpoint_files import CorruptFile
-from airflow_provider_lance.streaming.corruption import Corruption
-from airflow_provider_lance.streaming.epoch import (
+from airflow_provider_lance.diagnostics.evidence import Contradiction, Evidence, Undone
+from airflow_provider_lance.diagnostics.findings import Code, Severity
+from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
+from airflow_provider_lance.protocol.checkpoint_files import CorruptFile
+from airflow_provider_lance.protocol.model import (
     DoneEpoch,
     EndOffsets,
     OwnerState,
     QueryState,
     StopNote,
 )
-from airflow_provider_lance.streaming.health import Health, StreamState
-from airflow_provider_lance.streaming.pulse import Pulse
-from airflow_provider_lance.streaming.recovery.evidence import Contradiction, Evidence, Undone
-from airflow_provider_lance.streaming.recovery.findings import Code, Severity
-from airflow_provider_lance.streaming.recovery.judge import judge
-from airflow_provider_lance.streaming.report import EndReason
+from airflow_provider_lance.supervision.driver_reports import EndReason
+from airflow_provider_lance.supervision.health import Health, StreamState
+from airflow_provider_lance.supervision.heartbeat import Pulse
 from tests.support.recovery_sights import (
     CRITICAL,
     ELSEWHERE,

@@ -11,21 +11,21 @@ from typing import Any
 import lance
 import pytest
 
+from airflow_provider_lance.diagnostics.collect import find_queries, look
+from airflow_provider_lance.diagnostics.evidence import Tolerance
+from airflow_provider_lance.diagnostics.findings import Code, Severity
+from airflow_provider_lance.diagnostics.rules import judge
 from airflow_provider_lance.exceptions import ProtocolVersionError, StorageUnavailableError
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.health import StreamState
-from airflow_provider_lance.streaming.memory import MemoryDataset
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.properties import encode_owner, fold_updates, key
-from airflow_provider_lance.streaming.recovery.evidence import Tolerance
-from airflow_provider_lance.streaming.recovery.findings import Code, Severity
-from airflow_provider_lance.streaming.recovery.judge import judge
-from airflow_provider_lance.streaming.recovery.look import find_queries, look
-from airflow_provider_lance.streaming.report import report_location
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.codec import encode_owner, fold_updates, key
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.stop_requests import request_stop
+from airflow_provider_lance.supervision.driver_reports import report_location
+from airflow_provider_lance.supervision.health import StreamState
+from airflow_provider_lance.testing.dataset import MemoryDataset
 from tests.support.drivers import SparkLike, twin_world
 from tests.support.maintenance import numbers
 from tests.support.recovery_stream import DEAD, HERE, L1, L2, Stream, told

@@ -14,8 +14,8 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.operators.recovery import LanceRecoveryCheckOperator
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.process import ProcessIdentity
+from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from tests.support.maintenance import files
 from tests.support.wreck import ELSEWHERE, Wreck, whole
 

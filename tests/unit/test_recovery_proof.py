@@ -8,12 +8,12 @@ from pathlib import Path
 import lance
 import pytest
 
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.properties import encode_owner, key
-from airflow_provider_lance.streaming.recovery.evidence import Contradiction
-from airflow_provider_lance.streaming.recovery.findings import Code
-from airflow_provider_lance.streaming.report import EndReason
+from airflow_provider_lance.diagnostics.evidence import Contradiction
+from airflow_provider_lance.diagnostics.findings import Code
+from airflow_provider_lance.protocol.codec import encode_owner, key
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.supervision.driver_reports import EndReason
 from tests.support.maintenance import numbers
 from tests.support.recovery_stream import HERE, L1, L2, Stream, told
 

@@ -17,17 +17,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
+from airflow_provider_lance.diagnostics.collect import look
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Heal, Severity
+from airflow_provider_lance.diagnostics.rules import judge
 from airflow_provider_lance.exceptions import HistoryGapError
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import OwnerState, utc_now
-from airflow_provider_lance.streaming.memory import MemoryDataset
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.properties import decode_query, key
-from airflow_provider_lance.streaming.recovery.findings import Code, Finding, Heal, Severity
-from airflow_provider_lance.streaming.recovery.judge import judge
-from airflow_provider_lance.streaming.recovery.look import look
-from airflow_provider_lance.streaming.report import EndReason, Summary
+from airflow_provider_lance.protocol.codec import decode_query, key
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.model import OwnerState, utc_now
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
+from airflow_provider_lance.testing.dataset import MemoryDataset
 from tests.support.drivers import CHECKPOINT_ID, QUERY
 from tests.unit.test_protocol_properties import FIXED, Driver, Protocol
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_lance.streaming.health import Health, StreamState
-from airflow_provider_lance.streaming.pulse import Pulse
-from airflow_provider_lance.streaming.recovery.clock import ago, is_later, lasted, seconds_since
-from airflow_provider_lance.streaming.recovery.evidence import Evidence
-from airflow_provider_lance.streaming.recovery.findings import Code
-from airflow_provider_lance.streaming.recovery.judge import judge
-from airflow_provider_lance.streaming.recovery.status import Status, status, take_status
+from airflow_provider_lance.diagnostics.evidence import Evidence
+from airflow_provider_lance.diagnostics.findings import Code
+from airflow_provider_lance.diagnostics.formatting import ago, is_later, lasted, seconds_since
+from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.diagnostics.status import Status, status, take_status
+from airflow_provider_lance.supervision.health import Health, StreamState
+from airflow_provider_lance.supervision.heartbeat import Pulse
 from tests.support.recovery_sights import (
     ELSEWHERE,
     GONE,

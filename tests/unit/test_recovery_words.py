@@ -6,9 +6,9 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_lance.streaming.recovery.evidence import Tolerance
-from airflow_provider_lance.streaming.recovery.findings import Code, Finding, Heal
-from airflow_provider_lance.streaming.recovery.judge import judge, judge_unreadable
+from airflow_provider_lance.diagnostics.evidence import Tolerance
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Heal
+from airflow_provider_lance.diagnostics.rules import judge, judge_unreadable
 from tests.support.recovery_sights import (
     FAILED,
     GONE,

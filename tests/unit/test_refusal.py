@@ -10,10 +10,11 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     TerminalError,
 )
-from airflow_provider_lance.streaming.answers import OnHistoryGap, OnRestore
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.decision import Decision
-from airflow_provider_lance.streaming.epoch import (
+from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.errors import refuse
+from airflow_provider_lance.protocol.model import (
     DoneEpoch,
     Driver,
     EndOffsets,
@@ -23,7 +24,6 @@ from airflow_provider_lance.streaming.epoch import (
     QueryState,
     Watermark,
 )
-from airflow_provider_lance.streaming.refusal import refuse
 
 OWNER = Owner(
     token=9,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_lance.streaming import report
-from airflow_provider_lance.streaming.files import ArrowFiles, open_files
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.protocol.files import ArrowFiles, open_files
+from airflow_provider_lance.supervision import driver_reports as report
+from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
     new_launch_id,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.streaming.restarts import RestartPolicy, Restarts
+from airflow_provider_lance.supervision.restart_policy import RestartPolicy, Restarts
 
 POLICY = RestartPolicy(most=3, first=10, longest=300, healthy=600)
 

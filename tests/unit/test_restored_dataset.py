@@ -8,9 +8,9 @@ import lance
 import pytest
 
 from airflow_provider_lance.exceptions import DatasetRestoredError, FencedError
-from airflow_provider_lance.streaming.clock import Moment
-from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.policy import Policy
+from airflow_provider_lance.protocol.clock import Moment
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.model import OutputMode
 from tests.support.drivers import QUICK, SparkLike, World, epoch_rows, lance_world
 
 MODES = pytest.mark.parametrize("mode", [OutputMode.APPEND, OutputMode.UPDATE, OutputMode.COMPLETE])

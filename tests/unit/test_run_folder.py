@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_lance.drivers.run_directory import RunFolder, forget_old_launches
 from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
-from airflow_provider_lance.launch.folder import RunFolder, forget_old_launches
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.report import new_launch_id
+from airflow_provider_lance.supervision.driver_reports import new_launch_id
+from airflow_provider_lance.supervision.process import ProcessIdentity
 
 LAUNCH = "20261120T120000000Z-0123abcd"
 SPEC = '{"secret": "hush"}'

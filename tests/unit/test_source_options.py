@@ -10,8 +10,8 @@ from pyspark.sql.streaming import DataStreamReader
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.operators.stream import LanceStreamOperator
-from airflow_provider_lance.streaming.source_options import doubtful_options, known_options
-from airflow_provider_lance.streaming.spec import Source
+from airflow_provider_lance.spec.job import Source
+from airflow_provider_lance.spec.source_options import doubtful_options, known_options
 
 
 def operator(source: dict[str, Any]) -> LanceStreamOperator:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.streaming.answers import OnHistoryGap, OnRestore
-from airflow_provider_lance.streaming.epoch import OutputMode
-from airflow_provider_lance.streaming.spec import AVAILABLE_NOW, JobSpec, SinkOptions, Source
+from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
+from airflow_provider_lance.protocol.model import OutputMode
+from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, SinkOptions, Source
 
 SECRET = "v3ry-s3cret"
 SINK = {"uri": "s3://lake/t.lance", "queryId": "orders", "checkpointLocation": "s3://lake/cp"}

@@ -21,10 +21,10 @@ from airflow.sdk.module_loading import import_string
 
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.operators.stop import LanceStreamStopOperator
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.epoch import OwnerState
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.report import EndReason
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.supervision.driver_reports import EndReason
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
 from tests.support.processes import wait_for
 from tests.support.supervised import ELSEWHERE, CountingHook, Supervised, here, killed

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from airflow_provider_lance.exceptions import FencedError
-from airflow_provider_lance.streaming.epoch import StopNote
-from airflow_provider_lance.streaming.memory import MemoryDataset
-from airflow_provider_lance.streaming.policy import Policy
-from airflow_provider_lance.streaming.port import Configure
-from airflow_provider_lance.streaming.properties import decode_query, encode_stop, key
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.protocol.codec import decode_query, encode_stop, key
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.model import StopNote
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.stop_requests import request_stop
+from airflow_provider_lance.testing.dataset import MemoryDataset
 from tests.support.drivers import QUERY, QUICK, SparkLike, twin_world
 
 

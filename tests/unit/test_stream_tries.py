@@ -23,33 +23,33 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
+from airflow_provider_lance.drivers import local as launch_module
+from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN
+from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import LanceStreamError, TransientError
 from airflow_provider_lance.hooks.drivers import Launch
-from airflow_provider_lance.launch import process as launch_module
-from airflow_provider_lance.launch.order import HOST_SHUTDOWN
-from airflow_provider_lance.launch.process import LocalDriver
 from airflow_provider_lance.operators import run as run_module
 from airflow_provider_lance.operators.stream import LanceStreamOperator
-from airflow_provider_lance.streaming.checkpoint import Checkpoint
-from airflow_provider_lance.streaming.committer import Committer
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.epoch import Driver, StopNote, utc_now
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.health import StreamState
-from airflow_provider_lance.streaming.process import ProcessIdentity
-from airflow_provider_lance.streaming.properties import decode_query
-from airflow_provider_lance.streaming.report import (
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, StopNote, utc_now
+from airflow_provider_lance.protocol.stop_requests import request_stop
+from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     new_launch_id,
     report_location,
     write_heartbeat,
     write_summary,
 )
-from airflow_provider_lance.streaming.restarts import Restarts
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.supervision.health import StreamState
+from airflow_provider_lance.supervision.process import ProcessIdentity
+from airflow_provider_lance.supervision.restart_policy import Restarts
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
-from airflow_provider_lance.triggers.verdict import Action, Verdict
-from airflow_provider_lance.triggers.watch import WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import WatchOrder
+from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict
 from tests.support.processes import wait_for
 from tests.support.supervised import ELSEWHERE, heartbeat
 from tests.support.supervised import summary as last_word
@@ -606,7 +606,7 @@ def test_a_start_that_failed_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(launch_module, "_KEEPER", "airflow_provider_lance.launch.no_such_module")
+        patch.setattr(launch_module, "_KEEPER", "airflow_provider_lance.drivers.no_such_module")
         with pytest.raises(TransientError, match="No module named"):
             operator(tmp_path).execute(context(store))
     noted = store.get("lance_stream")

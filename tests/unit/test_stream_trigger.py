@@ -24,17 +24,17 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.decoders import smart_decode_trigger_kwargs
 
+from airflow_provider_lance.drivers.launch_request import StopOrder
+from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
-from airflow_provider_lance.launch.order import StopOrder
-from airflow_provider_lance.launch.process import LocalDriver
-from airflow_provider_lance.streaming.epoch import StopNote
-from airflow_provider_lance.streaming.health import Limits, StreamState
-from airflow_provider_lance.streaming.report import EndReason
-from airflow_provider_lance.streaming.restarts import RestartPolicy, Restarts
+from airflow_provider_lance.protocol.model import StopNote
+from airflow_provider_lance.supervision.driver_reports import EndReason
+from airflow_provider_lance.supervision.health import Limits, StreamState
+from airflow_provider_lance.supervision.restart_policy import RestartPolicy, Restarts
 from airflow_provider_lance.triggers import stream
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
-from airflow_provider_lance.triggers.verdict import Action, Verdict
-from airflow_provider_lance.triggers.watch import WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import WatchOrder
+from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict
 from tests.support.launches import Launches, end_of
 from tests.support.processes import wait_for
 from tests.support.supervised import EARLIER_TRY, ME, Supervised, here, killed

@@ -12,25 +12,25 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import Connection
 
+from airflow_provider_lance.drivers.run_directory import RunFolder
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.launch.folder import RunFolder
-from airflow_provider_lance.operators.memory import TaskMemory
-from airflow_provider_lance.plugins.page.words import clock
+from airflow_provider_lance.maintenance.options import MaintenanceOptions, MaintenanceSpec
+from airflow_provider_lance.maintenance.versions import list_versions
+from airflow_provider_lance.operators.task_state import TaskMemory
+from airflow_provider_lance.plugins.page.formatting import clock
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.decoding import shown
+from airflow_provider_lance.protocol.errors import OnHistoryGap
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.option_parsers import contains, location
 from airflow_provider_lance.spark.application import read_spec
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.decoding import shown
-from airflow_provider_lance.streaming.files import open_files
-from airflow_provider_lance.streaming.forms import contains, location
-from airflow_provider_lance.streaming.maintenance.options import MaintenanceOptions, MaintenanceSpec
-from airflow_provider_lance.streaming.maintenance.versions import list_versions
-from airflow_provider_lance.streaming.pulse import Pulse
-from airflow_provider_lance.streaming.refusal import OnHistoryGap
-from airflow_provider_lance.streaming.report import read_heartbeat, read_summary
-from airflow_provider_lance.streaming.spec import JobSpec, SinkOptions
-from airflow_provider_lance.triggers.verdict import nobodys_wish
-from airflow_provider_lance.triggers.watch import WatchOrder
+from airflow_provider_lance.spec.job import JobSpec, SinkOptions
+from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
+from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.triggers.supervision_loop import WatchOrder
+from airflow_provider_lance.triggers.supervision_outcome import nobodys_wish
 from tests.golden import written
 from tests.support.cli import typed
 

@@ -16,16 +16,16 @@ from typing import Any
 import lance
 import pytest
 
+from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
-from airflow_provider_lance.launch.process import LocalDriver
-from airflow_provider_lance.streaming.health import Limits, StreamState
-from airflow_provider_lance.streaming.report import EndReason
-from airflow_provider_lance.streaming.stopping import request_stop
+from airflow_provider_lance.protocol.stop_requests import request_stop
+from airflow_provider_lance.supervision.driver_reports import EndReason
+from airflow_provider_lance.supervision.health import Limits, StreamState
 from airflow_provider_lance.triggers.stopping import end_launch
+from airflow_provider_lance.triggers.supervision_loop import Watch, WatchOrder
+from airflow_provider_lance.triggers.supervision_outcome import Action
 from airflow_provider_lance.triggers.supervisor import Supervisor
-from airflow_provider_lance.triggers.verdict import Action
-from airflow_provider_lance.triggers.watch import Watch, WatchOrder
 from tests.support.processes import wait_for
 from tests.support.supervised import ME, CountingHook, Supervised, heartbeat, here, killed
 

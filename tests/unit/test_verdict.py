@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_lance.launch.order import HOST_SHUTDOWN
-from airflow_provider_lance.streaming.health import Health, StreamState
-from airflow_provider_lance.streaming.report import EndReason
-from airflow_provider_lance.streaming.restarts import RestartPolicy, Restarts
-from airflow_provider_lance.triggers.verdict import Action, Verdict, judge
+from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN
+from airflow_provider_lance.supervision.driver_reports import EndReason
+from airflow_provider_lance.supervision.health import Health, StreamState
+from airflow_provider_lance.supervision.restart_policy import RestartPolicy, Restarts
+from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict, judge
 from tests.support.supervised import EARLIER_TRY, ME, summary
 
 S = StreamState

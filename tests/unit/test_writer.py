@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_lance.exceptions import DatasetNotFoundError, RowsRefusedError
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.port import Append
 from airflow_provider_lance.spark import writer
-from airflow_provider_lance.spark.gathering import Gathered, gather
+from airflow_provider_lance.spark.collect_fragments import Gathered, gather
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
-from airflow_provider_lance.streaming.dataset import open_dataset
-from airflow_provider_lance.streaming.port import Append
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SMALL, LARGE = 1000, 0

@@ -14,18 +14,18 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
-from airflow_provider_lance.plugins.page.known import (
+from airflow_provider_lance.plugins.page.cache import Look, Looks
+from airflow_provider_lance.plugins.page.charts import pictures
+from airflow_provider_lance.plugins.page.queries import Row, Stream, see_dataset, see_stream
+from airflow_provider_lance.plugins.page.registry import (
     Known,
     find,
     known_datasets,
     merge,
     queries_of,
 )
-from airflow_provider_lance.plugins.page.listing import list_streams, tone_of
-from airflow_provider_lance.plugins.page.looks import Look, Looks
-from airflow_provider_lance.plugins.page.pictures import pictures
 from airflow_provider_lance.plugins.page.rendering import Templates
-from airflow_provider_lance.plugins.page.seen import Row, Stream, see_dataset, see_stream
+from airflow_provider_lance.plugins.page.views import list_streams, tone_of
 
 if TYPE_CHECKING:
     from starlette.middleware.base import RequestResponseEndpoint

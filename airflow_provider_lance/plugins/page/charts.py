@@ -1,240 +1,173 @@
-"""Charts as geometry: data in, coordinates of an SVG out; pure. The templates draw them."""
+"""The charts of one stream: what its epochs, durations, rows and fragments look like."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from statistics import median
 
-__all__ = ["Axis", "Chart", "Frame", "Mark", "Series", "Tick", "draw", "index_axis", "time_axis"]
+from airflow_provider_lance.diagnostics.epochs import EpochRow, EpochTable, VersionMark
+from airflow_provider_lance.plugins.page.chart_geometry import (
+    Axis,
+    Chart,
+    Mark,
+    Series,
+    draw,
+    index_axis,
+    time_axis,
+)
+from airflow_provider_lance.plugins.page.formatting import clock, duration, number
 
-_BAR = 0.7
-"""Of the place that a bar has."""
+__all__ = ["pictures"]
 
-_STEPS = [1, 2, 5, 10, 15, 30]
-_TIME_STEPS = [
-    *_STEPS,
-    *(60 * each for each in _STEPS),
-    *(3_600 * each for each in (1, 2, 3, 6, 12, 24, 48)),
-]
-"""Seconds between two ticks of a time axis; beyond them whole weeks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """The size of an SVG, and the edges of the plot in it, in the SVG's own units."""
-
-    width: float = 620.0
-    height: float = 228.0
-    left: float = 62.0
-    right: float = 610.0
-    top: float = 28.0
-    bottom: float = 182.0
+_UNITS = ((1.0, "ms", 1_000.0), (1_000.0, "s", 120_000.0), (60_000.0, "min", float("inf")))
+"""Milliseconds in a unit, its name, and up to which longest duration it is used."""
 
 
-_FRAME = Frame()
+def pictures(table: EpochTable, totals: Mapping[int, int]) -> list[Chart]:
+    """Return the charts, each over the same epochs, oldest on the left."""
+    epochs = list(reversed(table.rows))
+    compactions = [mark for mark in table.marks if mark.kind == "compaction"]
+    axis = index_axis([str(each.epoch) for each in epochs], "epoch")
+    places = [Mark(_place(epochs, each), _told(each)) for each in compactions]
+    return [
+        _progress(epochs, compactions),
+        _batches(epochs, axis),
+        _commits(epochs, axis),
+        _rows(epochs, axis),
+        _fragments(epochs, axis, compactions, places, totals),
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A place on an axis, in the units of the data or of the SVG, and its label."""
-
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """What an axis spans, in the units of the data."""
-
-    low: float
-    high: float
-    ticks: tuple[Tick, ...]
-    label: str
+def _progress(epochs: Sequence[EpochRow], compactions: Sequence[VersionMark]) -> Chart:
+    points = tuple((_seconds(each.committed_at), float(each.epoch), _name(each)) for each in epochs)
+    times = [at for at, _, _ in points] or [0.0]
+    return draw(
+        "Epochs over time",
+        x=time_axis(times[0], times[-1], "committed at (UTC)"),
+        unit="epoch",
+        series=[Series("epochs", points)],
+        marks=[Mark(_seconds(each.at), _told(each)) for each in compactions if each.at],
+        summary=_span(epochs),
+        from_zero=False,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Points ``(x, y, what to say of it)``; a point without ``y`` interrupts the line."""
-
-    name: str
-    points: tuple[tuple[float, float | None, str], ...]
-    bars: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Something that happened at one ``x``."""
-
-    at: float
-    text: str
+def _batches(epochs: Sequence[EpochRow], axis: Axis) -> Chart:
+    return _durations(
+        "Batch duration",
+        epochs,
+        axis,
+        {
+            "Spark's whole trigger": lambda each: each.batch_ms,
+            "in the sink: write and commit": lambda each: each.duration_ms,
+        },
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """One point of a line."""
-
-    x: float
-    y: float
-    text: str
+def _commits(epochs: Sequence[EpochRow], axis: Axis) -> Chart:
+    return _durations("Commit duration", epochs, axis, {"commit": lambda each: each.commit_ms})
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """One bar; it has a visible height wherever its value is above 0."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """One series in the SVG's units: a path with its dots, or bars."""
-
-    name: str
-    path: str
-    dots: tuple[Dot, ...]
-    bars: tuple[Bar, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Everything that the template of a chart writes; ``empty`` where there is nothing to draw."""
-
-    title: str
-    summary: str
-    unit: str
-    x_label: str
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    drawn: tuple[Drawn, ...]
-    marks: tuple[Mark, ...]
-    frame: Frame
-
-    @property
-    def empty(self) -> bool:
-        """Tell whether there is nothing to draw."""
-        return not any(each.dots or each.bars for each in self.drawn)
-
-
-def draw(
+def _durations(
     title: str,
-    *,
-    x: Axis,
-    unit: str,
-    series: Sequence[Series],
-    marks: Sequence[Mark] = (),
-    summary: str = "",
-    from_zero: bool = True,
+    epochs: Sequence[EpochRow],
+    axis: Axis,
+    series: Mapping[str, Callable[[EpochRow], float | None]],
 ) -> Chart:
-    """Lay a chart out.
-
-    :param unit: of the values, written above the y axis.
-    :param summary: the chart in words, for who cannot see it.
-    """
-    values = [y for each in series for _, y, _ in each.points if y is not None]
-    y = _value_axis(values, from_zero)
-    return Chart(
-        title=title,
-        summary=summary,
+    values = {name: [read(each) for each in epochs] for name, read in series.items()}
+    known = {name: [v for v in found if v is not None] for name, found in values.items()}
+    longest = max((value for found in known.values() for value in found), default=0.0)
+    divisor, unit = next((size, name) for size, name, most in _UNITS if longest < most)
+    return draw(
+        title,
+        x=axis,
         unit=unit,
-        x_label=x.label,
-        x_ticks=tuple(Tick(_x(x, tick.at), tick.text) for tick in x.ticks),
-        y_ticks=tuple(Tick(_y(y, tick.at), tick.text) for tick in y.ticks),
-        drawn=tuple(_drawn(each, x, y) for each in series),
-        marks=tuple(
-            Mark(_x(x, mark.at), mark.text) for mark in marks if x.low <= mark.at <= x.high
+        series=[
+            Series(
+                name,
+                tuple(
+                    (
+                        float(at),
+                        None if value is None else value / divisor,
+                        f"{name}: {duration(value)}, {_name(epochs[at])}",
+                    )
+                    for at, value in enumerate(found)
+                ),
+            )
+            for name, found in values.items()
+        ],
+        summary="; ".join(
+            f"{name}: {duration(min(found))} to {duration(max(found))}, "
+            f"median {duration(median(found))}"
+            for name, found in known.items()
+            if found
         ),
-        frame=_FRAME,
     )
 
 
-def index_axis(labels: Sequence[str], label: str) -> Axis:
-    """Return an axis of evenly spaced places, the first at 0; not every one is labelled."""
-    step = max(1, round(_nice(max(len(labels), 1) / 8)))
-    ticks = tuple(Tick(at, labels[at]) for at in range(0, len(labels), step))
-    return Axis(-0.6, max(len(labels), 1) - 0.4, ticks, label)
-
-
-def time_axis(low: float, high: float, label: str) -> Axis:
-    """Return an axis of time, in seconds of the epoch of 1970."""
-    high = max(high, low + 1)
-    week = 604_800
-    step = next((each for each in _TIME_STEPS if (high - low) / each <= 7), 0)
-    step = step or week * math.ceil((high - low) / 7 / week)
-    form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 43_200 else "%d %b"
-    first = math.ceil(low / step) * step
-    ticks = tuple(
-        Tick(at, datetime.fromtimestamp(at, UTC).strftime(form))
-        for at in range(first, math.floor(high) + 1, step)
+def _rows(epochs: Sequence[EpochRow], axis: Axis) -> Chart:
+    points = tuple(
+        (float(at), float(each.rows), f"{number(each.rows)} rows, {_name(each)}")
+        for at, each in enumerate(epochs)
     )
-    edge = (high - low) * 0.02
-    return Axis(low - edge, high + edge, ticks, label)
+    return draw(
+        "Rows in each epoch",
+        x=axis,
+        unit="rows",
+        series=[Series("rows", points, bars=True)],
+        summary=f"{number(sum(each.rows for each in epochs))} rows in {len(epochs)} epochs",
+    )
 
 
-def _value_axis(values: Sequence[float], from_zero: bool) -> Axis:
-    low = 0.0 if from_zero else min(values, default=0.0)
-    high = max([*values, low])
-    whole = all(float(value).is_integer() for value in values)
-    step = _nice((high - low) / 4 or 0.25)
-    if whole:
-        step = max(1.0, math.ceil(step))
-    bottom, top = math.floor(low / step), max(math.ceil(high / step), math.floor(low / step) + 1)
-    ticks = tuple(Tick(n * step, _label(n * step, step)) for n in range(bottom, top + 1))
-    return Axis(bottom * step, top * step, ticks, "")
+def _fragments(
+    epochs: Sequence[EpochRow],
+    axis: Axis,
+    compactions: Sequence[VersionMark],
+    places: Sequence[Mark],
+    totals: Mapping[int, int],
+) -> Chart:
+    """Draw the dataset's fragments after each epoch, and after each compaction between them."""
+    found = [(float(at), each.version, _name(each)) for at, each in enumerate(epochs)]
+    found += [
+        (place.at, each.version, place.text)
+        for place, each in zip(places, compactions, strict=True)
+    ]
+    points = []
+    for at, version, name in sorted(found, key=lambda each: each[:2]):
+        total = totals.get(version)
+        text = "" if total is None else f"{number(total)} fragments after {name}"
+        points.append((at, None if total is None else float(total), text))
+    return draw(
+        "Fragments of the dataset",
+        x=axis,
+        unit="fragments",
+        series=[Series("fragments after each epoch", tuple(points))],
+        marks=places,
+        summary=f"{len(compactions)} compactions in between" if compactions else "",
+    )
 
 
-def _nice(value: float) -> float:
-    """Return the next 1, 2 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(each * power for each in (1, 2, 5, 10) if each * power >= value * 0.999)
+def _place(epochs: Sequence[EpochRow], mark: VersionMark) -> float:
+    """Return where a version lies among the epochs: half a step after those before it."""
+    return sum(each.version < mark.version for each in epochs) - 0.5
 
 
-def _label(value: float, step: float) -> str:
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size and step >= size / 10:
-            return f"{value / size:g} {letter}"
-    return f"{value:,.{max(0, -math.floor(math.log10(step)))}f}"
+def _told(mark: VersionMark) -> str:
+    return f"compaction, version {mark.version}"
 
 
-def _x(axis: Axis, value: float) -> float:
-    return _between(_FRAME.left, _FRAME.right, axis, value)
+def _name(row: EpochRow) -> str:
+    return f"epoch {row.epoch}, version {row.version}, {clock(row.committed_at)}"
 
 
-def _y(axis: Axis, value: float) -> float:
-    return _between(_FRAME.bottom, _FRAME.top, axis, value)
+def _span(epochs: Sequence[EpochRow]) -> str:
+    if not epochs:
+        return ""
+    first, last = epochs[0], epochs[-1]
+    since, until = clock(first.committed_at), clock(last.committed_at)
+    return f"epochs {first.epoch} to {last.epoch}, from {since} to {until}"
 
 
-def _between(start: float, end: float, axis: Axis, value: float) -> float:
-    return round(start + (value - axis.low) / (axis.high - axis.low) * (end - start), 1)
-
-
-def _drawn(series: Series, x: Axis, y: Axis) -> Drawn:
-    if series.bars:
-        width = _BAR * (_FRAME.right - _FRAME.left) / (x.high - x.low)
-        bars = tuple(
-            _bar(_x(x, at), _y(y, value), width, 1.0 if value > 0 else 0.0, text)
-            for at, value, text in series.points
-            if value is not None
-        )
-        return Drawn(series.name, "", (), bars)
-    words, dots, pen = [], [], "M"
-    for at, value, text in series.points:
-        if value is None:
-            pen = "M"
-            continue
-        dot = Dot(_x(x, at), _y(y, value), text)
-        words.append(f"{pen}{dot.x:g} {dot.y:g}")
-        dots.append(dot)
-        pen = "L"
-    return Drawn(series.name, "".join(words), tuple(dots), ())
-
-
-def _bar(middle: float, top: float, width: float, least: float, text: str) -> Bar:
-    height = max(round(_FRAME.bottom - top, 1), least)
-    left = round(middle - width / 2, 1)
-    return Bar(left, round(_FRAME.bottom - height, 1), round(width, 1), height, text)
+def _seconds(moment: str) -> float:
+    return datetime.fromisoformat(moment).timestamp()

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_lance.plugins.page.known import Known
+from airflow_provider_lance.plugins.page.registry import Known
 
 if TYPE_CHECKING:
-    from airflow_provider_lance.streaming.dataset import LanceDatasetPort
+    from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 
 __all__ = ["Opened", "open_known"]
 

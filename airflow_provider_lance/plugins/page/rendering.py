@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from airflow_provider_lance.compat import redact
-from airflow_provider_lance.plugins.page import words
+from airflow_provider_lance.plugins.page import formatting as words
 
 __all__ = ["Templates"]
 

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 
-from airflow_provider_lance.streaming.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 
 __all__ = ["fragment_totals"]
 

@@ -1,0 +1,141 @@
+"""Check a dataset and its streams: what is wrong, how bad it is, and what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from airflow_provider_lance.diagnostics.collect import find_queries, look, look_at_dataset
+from airflow_provider_lance.diagnostics.evidence import USUAL, Tolerance
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
+from airflow_provider_lance.diagnostics.rules import (
+    judge,
+    judge_dataset,
+    judge_unreadable,
+)
+from airflow_provider_lance.diagnostics.status import Status, count, status
+from airflow_provider_lance.exceptions import ProtocolVersionError
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.port import DatasetPort
+
+__all__ = ["CheckReport", "check"]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What a check found: findings worst first, and the status of each stream."""
+
+    uri: str
+    version: int
+    seen_at: str
+    findings: tuple[Finding, ...]
+    statuses: tuple[Status, ...]
+
+    @property
+    def worst(self) -> Severity:
+        """Return the severity of the worst finding."""
+        return max((finding.severity for finding in self.findings), default=Severity.INFO)
+
+    def at_or_above(self, severity: Severity) -> list[Finding]:
+        """Return the findings that are this bad or worse; that all is well is none."""
+        return [
+            finding
+            for finding in self.findings
+            if finding.severity >= severity and finding.code is not Code.HEALTHY
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values under camelCase names."""
+        return {
+            "uri": self.uri,
+            "version": self.version,
+            "seenAt": self.seen_at,
+            "worst": self.worst.label,
+            "findings": [finding.to_json() for finding in self.findings],
+            "statuses": [each.to_json() for each in self.statuses],
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the report as a plain table for a log, each finding with what to type."""
+        yield f"{self.uri} at version {self.version}, {self.seen_at}"
+        for each in self.statuses:
+            yield f"{each.query_id}: {each.sentence}"
+        width = max((len(finding.query_id) for finding in self.findings), default=0)
+        for finding in self.findings:
+            head = f"{finding.severity.label:<8} {finding.code.value} {finding.query_id:<{width}} "
+            yield f"{head} {finding.summary}"
+            indent = " " * len(head)
+            if finding.cause:
+                yield f"{indent} why: {finding.cause}"
+            if finding.command:
+                yield f"{indent} type: {finding.command}"
+
+    def message(self, least: Severity = Severity.WARNING) -> str:
+        """Return a text for a notifier: a headline, then each finding that is this bad or worse."""
+        bad = self.at_or_above(least)
+        if not bad:
+            told = "; ".join(f"{each.query_id} {each.sentence}" for each in self.statuses)
+            return f"Lance {self.uri}: healthy. {told}".rstrip()
+        counted = ", ".join(
+            f"{number} {severity.label}"
+            for severity in sorted(Severity, reverse=True)
+            if (number := sum(finding.severity is severity for finding in bad))
+        )
+        lines = [f"Lance {self.uri}: {counted}"]
+        for finding in bad:
+            where = f" {finding.query_id}:" if finding.query_id else ""
+            typed = f" Type: {finding.command}" if finding.command else ""
+            lines.append(f"{finding.code.value}{where} {finding.summary}{typed}")
+        return "\n".join(lines)
+
+
+def check(
+    port: DatasetPort,
+    query_ids: Iterable[str] = (),
+    *,
+    checkpoint_location: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    tolerance: Tolerance = USUAL,
+    reach: str = "",
+    orphans: bool = True,
+    history: int = 20,
+    files: Callable[[str], Files] | None = None,
+) -> CheckReport:
+    """Check some queries of a dataset, by default all, and the dataset itself; writes nothing.
+
+    :param port: a handle at the newest version.
+    :param checkpoint_location: of the one query that is checked, where it is not the recorded one.
+    :param orphans: count data files that no version names.
+    :raises DatasetNotFoundError: the dataset is gone.
+    :raises StorageUnavailableError: the store did not answer.
+    """
+    findings: list[Finding] = []
+    statuses: list[Status] = []
+    rows, fragments = count(port)
+    for query_id in tuple(query_ids) or find_queries(port):
+        try:
+            evidence = look(
+                port,
+                query_id,
+                checkpoint_location=checkpoint_location,
+                storage_options=storage_options,
+                tolerance=tolerance,
+                reach=reach,
+                history=history,
+                files=files,
+            )
+        except ProtocolVersionError as error:
+            findings.append(judge_unreadable(query_id, error, port.version))
+            continue
+        found = judge(evidence, tolerance)
+        findings += found
+        statuses.append(status(evidence, found, rows=rows, fragments=fragments))
+    if isinstance(port, LanceDatasetPort):
+        seen = look_at_dataset(port, storage_options, orphans=orphans)
+        findings += judge_dataset(port.uri, seen, tolerance, reach)
+    findings.sort(key=lambda finding: -finding.severity)
+    seen_at = datetime.now(UTC).isoformat(timespec="seconds")
+    return CheckReport(port.uri, port.version, seen_at, tuple(findings), tuple(statuses))

@@ -1,0 +1,193 @@
+"""Look at one stream, or at the dataset as a whole: what is there, in bounded time."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from airflow_provider_lance.diagnostics.collect_dataset import look_at_dataset
+from airflow_provider_lance.diagnostics.collect_drivers import (
+    health_of,
+    see_drivers,
+    with_owner,
+)
+from airflow_provider_lance.diagnostics.collect_proof import Versions, contradictions
+from airflow_provider_lance.diagnostics.evidence import (
+    USUAL,
+    DriverSeen,
+    Evidence,
+    Tolerance,
+)
+from airflow_provider_lance.exceptions import CheckpointCorruptError, SpecError
+from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.protocol.checkpoint_corruption import assess
+from airflow_provider_lance.protocol.codec import decode_query, query_ids
+from airflow_provider_lance.protocol.files import Files, open_files
+from airflow_provider_lance.protocol.model import NO_EPOCH, OwnerState, QueryState, Watermark
+from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.protocol.watermark import exact_watermark
+from airflow_provider_lance.supervision.driver_reports import report_location
+from airflow_provider_lance.supervision.process import ProcessIdentity
+
+__all__ = ["find_queries", "look", "look_at_dataset"]
+
+_LISTED = 100
+"""At most so many missing versions are named."""
+
+
+def find_queries(port: DatasetPort) -> list[str]:
+    """List every query that has a trace in the dataset, sorted; costs no I/O."""
+    return query_ids(port.config)
+
+
+def look(
+    port: DatasetPort,
+    query_id: str,
+    *,
+    checkpoint_location: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    tolerance: Tolerance = USUAL,
+    reach: str = "",
+    history: int = 20,
+    files: Callable[[str], Files] | None = None,
+) -> Evidence:
+    """Look at one stream. No version is listed: the cost does not grow with their number.
+
+    :param port: a handle at the newest version.
+    :param checkpoint_location: where the checkpoint lies, instead of where the owner recorded it.
+    :param history: how many of the newest epochs to read.
+    :param files: opens a location, instead of pyarrow with the storage options.
+    :raises ProtocolVersionError: the dataset speaks a newer protocol, or another tool's.
+    :raises DatasetNotFoundError: the dataset is gone.
+    :raises StorageUnavailableError: the store did not answer.
+    """
+    opener = files or (lambda location: open_files(location, storage_options))
+    now = datetime.now(UTC)
+    state = decode_query(port.config, query_id, port.version)
+    recorded = state.owner.driver.checkpoint_location if state.owner else ""
+    location = checkpoint_location or recorded
+    # Drivers, dataset, checkpoint, in this order: each may only look newer than the one before,
+    # since an epoch is planned before it is committed, and committed before it is reported.
+    reports, _ = _opened(report_location(location), opener) if location else (None, "")
+    drivers = see_drivers(reports, query_id, now) if reports else ()
+    mark = exact_watermark(port, query_id)
+    # A cleanup folds before it removes, so versions may only seem to be missing from behind.
+    if mark.missing or any(_is_ahead(driver, mark) for driver in drivers):
+        port = port.latest()
+        state = decode_query(port.config, query_id, port.version)
+        mark = exact_watermark(port, query_id)
+    drivers = with_owner(drivers, state, reports, now)
+    checkpoint, puzzle, broken = _checkpoint(location, opener, state)
+    if checkpoint and checkpoint.id == _checkpoint_id(None, state):
+        mark = exact_watermark(port, query_id, spark_done=checkpoint.committed)
+    lives = any(each.lives(tolerance.silence) for each in drivers if not _released(each, state))
+    corruption = None
+    if checkpoint is not None and not lives:  # a live one writes these files, and has read them
+        corruption = assess(
+            opener(location), checkpoint, max(mark.epoch, _proven(checkpoint, mark))
+        )
+    versions = Versions(port, query_id)
+    return Evidence(
+        uri=port.uri,
+        query_id=query_id,
+        seen_at=now,
+        version=port.version,
+        state=state,
+        watermark=mark,
+        health=health_of(
+            drivers,
+            state,
+            mark=mark,
+            checkpoint=checkpoint,
+            tolerance=tolerance,
+            now=now,
+            blind=reports is None,
+        ),
+        checkpoint_location=location,
+        checkpoint=checkpoint,
+        puzzle=puzzle,
+        history=versions.newest(history),
+        drivers=drivers,
+        reach=reach,
+        missing_versions=_missing(port, state, mark),
+        contradictions=contradictions(versions, state, drivers, _checkpoint_id(checkpoint, state)),
+        undone=versions.undone(history, after=state.folded_version),
+        broken_checkpoint=broken,
+        # A cleanup may just have removed what the handle's version names.
+        intact=port.is_intact() or port.latest().is_intact(),
+        corruption=corruption,
+    )
+
+
+def _released(driver: DriverSeen, state: QueryState) -> bool:
+    """Tell whether a driver is the owner and gave the query up; its process may well live on."""
+    owner = state.owner
+    return owner is not None and owner.state is OwnerState.RELEASED and driver.is_of(owner.driver)
+
+
+def _proven(checkpoint: Checkpoint, mark: Watermark) -> int:
+    """Return what Spark's log proves of a watermark that versions no longer do."""
+    return checkpoint.committed if mark.missing else NO_EPOCH
+
+
+def _checkpoint_id(checkpoint: Checkpoint | None, state: QueryState) -> str | None:
+    if checkpoint is not None:
+        return checkpoint.id
+    return state.owner.driver.checkpoint_id if state.owner else None
+
+
+def _is_ahead(driver: DriverSeen, mark: Watermark) -> bool:
+    """Tell whether a driver has seen more than the handle that the watermark was read from."""
+    said = [each for each in (driver.pulse, driver.summary) if each is not None]
+    return any(
+        (each.version or 0) > mark.version or (each.watermark or 0) > mark.epoch for each in said
+    )
+
+
+def _opened(location: str, opener: Callable[[str], Files]) -> tuple[Files | None, str]:
+    try:
+        return opener(location), ""
+    except (SpecError, ImportError) as error:  # a pyarrow may lack a store's module
+        return None, str(error)
+
+
+def _checkpoint(
+    location: str, opener: Callable[[str], Files], state: QueryState
+) -> tuple[Checkpoint | None, str, bool]:
+    """Return the checkpoint, or why it is not there, and whether it is broken for Spark, too."""
+    if not location:
+        return None, f"query {state.query_id} has no owner that recorded one", False
+    files, puzzle = _opened(location, opener)
+    if files is None:
+        return None, puzzle, False
+    try:
+        seen = read_checkpoint(location, files, with_ends=True)
+    except CheckpointCorruptError as error:
+        return None, str(error), True
+    if seen.id is None and (host := _elsewhere(location, state)):
+        return None, f"{location} is not on this host, and may be on {host}", False
+    return seen, "", False
+
+
+def _elsewhere(location: str, state: QueryState) -> str:
+    """Return the host on whose own disk the checkpoint may be; empty if it would be seen here."""
+    local = location.startswith(("/", "file:"))
+    driver = state.owner.driver if state.owner else None
+    if not local or driver is None or not driver.host:
+        return ""
+    process = ProcessIdentity(driver.host, driver.pid, driver.start)
+    seen = process.alive() is not None or not process.start
+    return "" if process.host == socket.gethostname() and seen else driver.host
+
+
+def _missing(port: DatasetPort, state: QueryState, mark: Watermark) -> tuple[int, ...]:
+    if not mark.missing:
+        return ()
+    gone: list[int] = []
+    for version in range(state.folded_version + 1, port.version + 1):
+        if len(gone) == min(mark.missing, _LISTED):
+            break
+        if port.properties(version) is None:
+            gone.append(version)
+    return tuple(gone)

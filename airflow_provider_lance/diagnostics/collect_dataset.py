@@ -1,0 +1,109 @@
+"""Look at the dataset as a whole: its size, indices, settings, and files that nobody names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from airflow_provider_lance.diagnostics.evidence import DatasetEvidence
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.maintenance.dataset_metrics import measure, uncovered_rows
+from airflow_provider_lance.maintenance.options import KEEP_SECONDS, MaintenanceOptions
+from airflow_provider_lance.maintenance.versions import Version, list_versions
+from airflow_provider_lance.protocol.codec import auto_cleanup
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, read_error
+from airflow_provider_lance.protocol.files import Entry, open_files
+
+__all__ = ["look_at_dataset"]
+
+_MANIFEST_BYTES = 256 << 20
+"""How many bytes of manifests are read for the names in them; about three seconds on local disk."""
+
+
+def look_at_dataset(
+    port: LanceDatasetPort,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    orphans: bool = False,
+    manifest_bytes: int = _MANIFEST_BYTES,
+) -> DatasetEvidence:
+    """Measure the dataset; lists its versions.
+
+    :param orphans: count data files that no version names: lists the data files, and reads
+        manifests, newest first, up to ``manifest_bytes``.
+    :raises DatasetNotFoundError: the dataset is gone.
+    :raises StorageUnavailableError: the store did not answer.
+    """
+    numbers = measure(port, MaintenanceOptions().target_rows(port.config), storage_options)
+    # The data files first: one that is named by a commit after the listing is not in it.
+    written = _data_files(port, storage_options) if orphans else None
+    since, found = None, list[Entry]()
+    if written is not None:
+        versions = list_versions(port, storage_options)
+        since, before = _bound(versions, manifest_bytes)
+        found = _unnamed(port, written, since, before)
+    return DatasetEvidence(
+        numbers=numbers,
+        uncovered=uncovered_rows(port),
+        auto_cleanup=auto_cleanup(port.config),
+        orphaned_files=len(found),
+        orphaned_bytes=sum(entry.size for entry in found),
+        orphans_since=since,
+    )
+
+
+def _data_files(
+    port: LanceDatasetPort, storage_options: Mapping[str, str] | None
+) -> list[Entry] | None:
+    """Return the data files that no commit can still be on its way with; ``None`` if untold.
+
+    A branch may name files that the main line no longer does, so with branches nothing is told.
+    """
+    try:
+        if port.dataset.branches.list():
+            return None
+        entries = open_files(f"{port.uri}/data", storage_options).entries("")
+    except (SpecError, ImportError):
+        return None
+    except (OSError, ValueError) as error:
+        raise read_error(port.uri, error) from error
+    young = datetime.now(UTC) - timedelta(seconds=KEEP_SECONDS)
+    return [
+        entry
+        for entry in entries
+        if entry.name.endswith(".lance") and entry.modified and entry.modified <= young
+    ]
+
+
+def _bound(versions: list[Version], manifest_bytes: int) -> tuple[int, datetime | None]:
+    """Return the oldest version to read, and when the one before it was written.
+
+    A version names files that were written before it. So what was written after version N is named
+    by versions after N alone, and those are enough to tell for it.
+    """
+    size = versions[-1].size if versions else 0
+    for older, newer in reversed(list(pairwise(versions))):
+        size += older.size
+        if size > manifest_bytes:
+            return newer.number, older.written
+    return 1, None
+
+
+def _unnamed(
+    port: LanceDatasetPort, written: list[Entry], since: int, before: datetime | None
+) -> list[Entry]:
+    candidates = {
+        entry.name: entry
+        for entry in written
+        if before is None or (entry.modified and entry.modified > before)
+    }
+    if not candidates:
+        return []
+    try:
+        for batch in port.latest().dataset.tracked_files(min_version=since):
+            for path in batch.column("path").unique().to_pylist():
+                candidates.pop(path.removeprefix("data/"), None)
+    except (OSError, ValueError) as error:
+        raise read_error(port.uri, error) from error
+    return list(candidates.values())

@@ -1,0 +1,199 @@
+"""The launches of one query, seen by what they left beside the checkpoint and in the dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_lance.diagnostics.evidence import DriverSeen, Tolerance
+from airflow_provider_lance.diagnostics.formatting import is_later, seconds_since
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.model import (
+    Driver,
+    Owner,
+    OwnerState,
+    QueryState,
+    StopNote,
+    Watermark,
+)
+from airflow_provider_lance.protocol.stop_requests import standing_request
+from airflow_provider_lance.supervision.driver_reports import (
+    EndReason,
+    Summary,
+    launched_at,
+    read_heartbeat,
+    read_summary,
+)
+from airflow_provider_lance.supervision.health import Health, Limits, Sight, StreamState, tell
+from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.process import ProcessIdentity
+
+__all__ = ["health_of", "see_drivers", "with_owner"]
+
+_OPENED = 5
+
+
+def see_drivers(reports: Files, query_id: str, now: datetime) -> tuple[DriverSeen, ...]:
+    """Read the newest launches' reports, newest first.
+
+    :raises StorageUnavailableError: the store did not answer.
+    """
+    names = sorted(reports.names(""), reverse=True)[:_OPENED]
+    seen = (_see(reports, launch_id, now) for launch_id in names)
+    return tuple(each for each in seen if each and _is_of(each, query_id))
+
+
+def _see(reports: Files, launch_id: str, now: datetime) -> DriverSeen | None:
+    # The process first: a driver writes its summary before it ends.
+    heartbeat = read_heartbeat(reports, launch_id)
+    process = _process(heartbeat or {})
+    alive = process.alive() if process else None
+    summary: Summary | None = None
+    with suppress(SpecError):  # one of another form tells nothing
+        summary = read_summary(reports, launch_id)
+    if heartbeat is None and summary is None:
+        return None
+    pulse = Pulse.parse(heartbeat) if heartbeat else None
+    silent = seconds_since(pulse.time if pulse else None, now) or 0.0
+    token = pulse.token if pulse else None
+    return DriverSeen(launch_id, heartbeat, pulse, summary, alive, silent, process, token)
+
+
+def _is_of(seen: DriverSeen, query_id: str) -> bool:
+    named = seen.summary.query_id if seen.summary else (seen.heartbeat or {}).get("queryId")
+    return named in (None, query_id)
+
+
+def _process(heartbeat: Mapping[str, Any]) -> ProcessIdentity | None:
+    driver = heartbeat.get("driver")
+    try:
+        return ProcessIdentity.from_json(driver) if isinstance(driver, Mapping) else None
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def with_owner(
+    drivers: tuple[DriverSeen, ...], state: QueryState, reports: Files | None, now: datetime
+) -> tuple[DriverSeen, ...]:
+    """Return the drivers with the recorded owner's among them, and its token where it belongs."""
+    owner = state.owner
+    if owner is None:
+        return drivers
+    record = owner.driver
+    seen = next((each for each in drivers if each.is_of(record)), None)
+    others = [each for each in drivers if each is not seen]
+    if seen is None and reports is not None and record.launch_id:
+        seen = _see(reports, record.launch_id, now)
+    if seen is None:
+        seen = DriverSeen(record.launch_id, token=owner.token)
+    if seen.process is None:
+        process = _recorded(record)
+        seen = replace(seen, process=process, alive=process.alive() if process else None)
+    if seen.token is None and record.run_id in (_run_id(seen), ""):
+        seen = replace(seen, token=owner.token)  # one that has ended holds none any more
+    found = [*others, seen]
+    return tuple(sorted(found, key=lambda each: _age(each, state, now)))
+
+
+def _run_id(seen: DriverSeen) -> str | None:
+    return seen.summary.run_id if seen.summary else seen.said_of_itself.get("runId")
+
+
+def _recorded(driver: Driver) -> ProcessIdentity | None:
+    return ProcessIdentity(driver.host, driver.pid, driver.start) if driver.host else None
+
+
+def health_of(
+    drivers: tuple[DriverSeen, ...],
+    state: QueryState,
+    *,
+    mark: Watermark,
+    checkpoint: Checkpoint | None,
+    tolerance: Tolerance,
+    now: datetime,
+    blind: bool,
+) -> Health | None:
+    """Tell how the stream's driver is doing; ``None`` where there is nothing to tell it from.
+
+    Of several launches the newest that may be at work counts, or else the owner's unless it
+    released, or else the newest.
+    """
+    chosen, owner = _chosen(drivers, state, tolerance), state.owner
+    if chosen is None:
+        return None
+    if owner and owner.state is OwnerState.RELEASED and _released_since(chosen, owner, tolerance):
+        return Health(StreamState.STOPPED, f"released at {owner.time}, {_mark(mark)}")
+    unheard = chosen.summary is None and chosen.pulse is None and chosen.alive is None
+    if owner and unheard and chosen.is_of(owner.driver):
+        age = seconds_since(mark.committed_at, now)
+        if age is None or age >= tolerance.silence:
+            return None
+        return Health(StreamState.RUNNING, f"{_mark(mark)}; its driver cannot be seen")
+    since = _launched_at(chosen, state)
+    note = standing_request(state)
+    sight = Sight(
+        launch_id=chosen.launch_id,
+        launched_at=since,
+        alive=chosen.alive,
+        age=_age(chosen, state, now),
+        silent=chosen.silent,
+        pulse=chosen.pulse,
+        blind=blind or not chosen.launch_id,
+        summary=chosen.summary,
+        checkpoint=checkpoint,
+        owner=owner,
+        stop_note=note if _means(note, chosen) else None,
+    )
+    return tell(sight, Limits(tolerance.start, tolerance.silence, tolerance.stall))
+
+
+def _chosen(
+    drivers: tuple[DriverSeen, ...], state: QueryState, tolerance: Tolerance
+) -> DriverSeen | None:
+    working = [each for each in drivers if each.lives(tolerance.silence) is not False]
+    if sure := [each for each in working if each.lives(tolerance.silence)]:
+        return sure[0]
+    if state.owner and state.owner.state is OwnerState.ACTIVE:
+        record = state.owner.driver
+        return next((each for each in drivers if each.is_of(record)), None)
+    return next(iter(working or drivers), None)
+
+
+def _released_since(chosen: DriverSeen, owner: Owner, tolerance: Tolerance) -> bool:
+    """Tell whether the driver, or somebody after its end, gave the query up in order."""
+    if chosen.lives(tolerance.silence):
+        return False
+    summary = chosen.summary
+    if summary is None and chosen.is_of(owner.driver):
+        return True
+    ended = chosen.pulse.time if chosen.pulse else ""
+    lost = summary is None or summary.reason is EndReason.FAILED
+    return lost and is_later(owner.time, ended)
+
+
+def _means(note: StopNote | None, seen: DriverSeen) -> bool:
+    if note is None:
+        return False
+    return note.launch_id == seen.launch_id if note.launch_id else note.token == seen.token
+
+
+def _mark(mark: Watermark) -> str:
+    return f"watermark {mark.epoch}" if mark.epoch >= 0 else "no epoch yet"
+
+
+def _age(seen: DriverSeen, state: QueryState, now: datetime) -> float:
+    return seconds_since(_launched_at(seen, state), now) or 0.0
+
+
+def _launched_at(seen: DriverSeen, state: QueryState) -> str:
+    if moment := launched_at(seen.launch_id):
+        return moment.isoformat()
+    owner = state.owner
+    if owner and seen.is_of(owner.driver):
+        return owner.time
+    return seen.pulse.time if seen.pulse else ""

@@ -1,0 +1,88 @@
+"""What findings say to do: ``lance-stream`` commands ready for a shell, and tasks to clear."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from airflow_provider_lance.diagnostics.evidence import DriverSeen, Evidence
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.commands import command_line
+
+__all__ = [
+    "NEW_GENERATION",
+    "command",
+    "dataset_command",
+    "described",
+    "name_of",
+    "shown_checkpoint",
+    "start_again",
+]
+
+NEW_GENERATION = (
+    "or start once with onCheckpointChange=newGeneration, which numbers epochs anew and reads the "
+    "source from where the checkpoint stands"
+)
+
+_TASK = re.compile(r"(?P<dag>[^/]+)/(?P<task>[^/]+)/(?P<run>.+)/(?P<index>-?\d+)#\d+")
+"""A driver's ``launchedBy``, where a task launched it: `dag/task/run/map index#try`."""
+
+
+def command(evidence: Evidence, *verb: str, options: tuple[str, ...] = ()) -> str:
+    """Return a command for one stream.
+
+    :param verb: the words before the URI, such as ``resolve``, ``gap``.
+    """
+    owner = evidence.state.owner
+    recorded = owner.driver.checkpoint_location if owner else ""
+    location = evidence.checkpoint_location
+    if location and location != recorded and "--checkpoint" not in options:
+        options = (*options, "--checkpoint", location)
+    return command_line(*verb, evidence.uri, evidence.query_id, *options, reach=evidence.reach)
+
+
+def dataset_command(uri: str, reach: str, *verb: str, options: tuple[str, ...] = ()) -> str:
+    """Return a command for a dataset."""
+    return command_line(*verb, uri, *options, reach=reach)
+
+
+def start_again(launched_by: str) -> str:
+    """Say how a stream is started again: by clearing the task that launched it, if one did."""
+    found = _TASK.fullmatch(launched_by)
+    if not found:
+        return "start the stream again"
+    mapped = f", map index {found['index']}" if found["index"] != "-1" else ""
+    return f"clear task {found['task']} of DAG {found['dag']}, run {found['run']}{mapped}"
+
+
+def name_of(driver: DriverSeen) -> str:
+    """Return where a driver runs and which launch it is."""
+    return f"{driver.where} ({f'launch {driver.launch_id}' if driver.launch_id else 'no launch'})"
+
+
+def described(driver: DriverSeen) -> dict[str, Any]:
+    """Return a driver as evidence shows it."""
+    return {
+        "launchId": driver.launch_id,
+        "driver": driver.where,
+        "alive": driver.alive,
+        "heartbeatAt": driver.pulse.time if driver.pulse else None,
+        "token": driver.token,
+        "ended": driver.summary.reason.value if driver.summary else None,
+    }
+
+
+def shown_checkpoint(evidence: Evidence, seen: Checkpoint | None) -> dict[str, Any]:
+    """Return a checkpoint beside what the dataset records, as evidence shows them."""
+    owner, mark = evidence.state.owner, evidence.watermark
+    return {
+        "checkpointLocation": evidence.checkpoint_location,
+        "recordedLocation": owner.driver.checkpoint_location if owner else None,
+        "recordedId": owner.driver.checkpoint_id if owner else None,
+        "checkpointId": seen.id if seen else None,
+        "planned": seen.planned if seen else None,
+        "committed": seen.committed if seen else None,
+        "watermark": mark.epoch,
+        "configWatermark": evidence.state.watermark,
+        "version": evidence.version,
+    }

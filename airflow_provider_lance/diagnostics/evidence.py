@@ -1,0 +1,210 @@
+"""What a look at one stream showed: dataset, checkpoint and drivers. Values only, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_lance.maintenance.dataset_metrics import Numbers
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
+from airflow_provider_lance.protocol.model import (
+    NO_EPOCH,
+    Driver,
+    EpochStamp,
+    OwnerState,
+    QueryState,
+    Watermark,
+)
+from airflow_provider_lance.supervision.driver_reports import Summary
+from airflow_provider_lance.supervision.health import Health
+from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.process import ProcessIdentity
+
+__all__ = [
+    "USUAL",
+    "Contradiction",
+    "DatasetEvidence",
+    "DriverSeen",
+    "Evidence",
+    "Tolerance",
+    "Undone",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """From when on something counts as trouble; seconds and counts."""
+
+    start: float = 300.0
+    """From a launch to its first heartbeat."""
+    silence: float = 120.0
+    """Without a new heartbeat; a driver writes one every 10 s at least."""
+    stall: float = 600.0
+    """With one epoch planned and not committed."""
+    unfolded: int = 100
+    """Epochs since the last fold while a driver lives; it folds every tenth by default."""
+    small_fragments: int = 500
+    versions: int = 5_000
+    uncovered_rows: int = 1_000_000
+    orphaned_bytes: int = 1 << 30
+
+
+USUAL = Tolerance()
+"""What a check tolerates unless it is told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSeen:
+    """One launch of the query, by what it left beside the checkpoint.
+
+    ``alive`` is ``None`` where it cannot be told from here. ``silent`` is how many seconds ago its
+    newest heartbeat was written: the observer's clock less the driver's, so skew is in it.
+    ``token`` is the one that it holds, or held last; ``None`` if it never claimed or does not say.
+    An empty ``launch_id`` is a driver that was started without a launch and gives no heartbeats.
+    """
+
+    launch_id: str
+    heartbeat: Mapping[str, Any] | None = None
+    pulse: Pulse | None = None
+    summary: Summary | None = None
+    alive: bool | None = None
+    silent: float = 0.0
+    process: ProcessIdentity | None = None
+    token: int | None = None
+
+    @property
+    def where(self) -> str:
+        """Return ``host:pid``, or what of it is known."""
+        return f"{self.process.host}:{self.process.pid}" if self.process else "an unknown host"
+
+    @property
+    def said_of_itself(self) -> Mapping[str, Any]:
+        """Return the ``driver`` part of its heartbeat, empty without one."""
+        said = (self.heartbeat or {}).get("driver")
+        return said if isinstance(said, Mapping) else {}
+
+    @property
+    def launched_by(self) -> str:
+        """Return who launched it, empty if nobody says."""
+        return str(self.said_of_itself.get("launchedBy") or "")
+
+    def is_of(self, driver: Driver) -> bool:
+        """Tell whether it is the driver of an owner record."""
+        if self.launch_id == driver.launch_id:
+            return True
+        recorded = ProcessIdentity(driver.host, driver.pid, driver.start)
+        return not driver.launch_id and self.process == recorded
+
+    def lives(self, silence: float) -> bool | None:
+        """Tell whether it is at work; ``None`` where neither process nor heartbeats tell.
+
+        :param silence: how old a heartbeat may be to stand for a process that is out of sight.
+        """
+        if self.summary is not None or (self.pulse and self.pulse.state == "ended"):
+            return False
+        if self.alive is not None:
+            return self.alive
+        return True if self.pulse and self.silent < silence else None
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """An epoch that was said to be committed, and that the versions refute.
+
+    ``said_by`` is a launch id, or empty for the dataset's own config, which says that ``epoch`` was
+    committed in ``version`` or before. ``found_epoch`` is the newest that the versions show there,
+    -1 if none, in ``found_version``; every version in between was read.
+    """
+
+    said_by: str
+    epoch: int
+    version: int
+    found_epoch: int = NO_EPOCH
+    found_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """A version that brought ``restored`` back: ``stamps`` are the epochs of the ones between."""
+
+    version: int
+    restored: int
+    stamps: tuple[EpochStamp, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetEvidence:
+    """The dataset as a whole. Orphaned files are those that no version still there names.
+
+    ``orphans_since`` is the version from which on written files were looked at, 1 for all of them;
+    ``None`` where they were not counted. Files that are younger than ten minutes never count: their
+    commit may be on its way.
+    """
+
+    numbers: Numbers
+    uncovered: Mapping[str, int]
+    """Rows that an index does not cover, by the index's name."""
+    auto_cleanup: Mapping[str, str]
+    orphaned_files: int = 0
+    orphaned_bytes: int = 0
+    orphans_since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One stream at one moment.
+
+    ``checkpoint`` is ``None`` where it could not be read, and ``puzzle`` then says why.
+    ``history`` holds the query's newest epochs that the versions still show, newest first;
+    ``drivers`` the newest launches, newest first, and the owner's. ``reach`` is what a command
+    needs beside the URI to reach the store, such as ``--conn-id lance_default``.
+    ``missing_versions`` are those since the last fold that were cleaned up.
+    """
+
+    uri: str
+    query_id: str
+    seen_at: datetime
+    version: int
+    state: QueryState
+    watermark: Watermark
+    health: Health | None = None
+    checkpoint_location: str = ""
+    checkpoint: Checkpoint | None = None
+    puzzle: str = ""
+    history: tuple[EpochStamp, ...] = ()
+    drivers: tuple[DriverSeen, ...] = field(default_factory=tuple)
+    reach: str = ""
+    missing_versions: tuple[int, ...] = ()
+    contradictions: tuple[Contradiction, ...] = ()
+    undone: tuple[Undone, ...] = ()
+    broken_checkpoint: bool = False
+    """Whether Spark could not read the checkpoint either."""
+    intact: bool = True
+    """Whether the oldest data file that the newest version names is there."""
+    corruption: Corruption | None = None
+    """Files of the checkpoint on which a start would fail; looked for while no driver lives."""
+
+    @property
+    def active(self) -> bool:
+        """Tell whether the query has an owner that did not release it."""
+        owner = self.state.owner
+        return owner is not None and owner.state is OwnerState.ACTIVE
+
+    @property
+    def owner_seen(self) -> DriverSeen | None:
+        """Return the recorded owner's driver, ``None`` without an owner."""
+        owner = self.state.owner
+        if owner is None:
+            return None
+        return next((each for each in self.drivers if each.is_of(owner.driver)), None)
+
+    @property
+    def own_checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint if it was read and is the one that the owner recorded."""
+        owner, seen = self.state.owner, self.checkpoint
+        if seen is None or seen.id is None or owner is None:
+            return None
+        return seen if seen.id == owner.driver.checkpoint_id else None

@@ -1,0 +1,210 @@
+"""A stream's status: one sentence, then the numbers. Everyone who shows one calls this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_lance.diagnostics.collect import look
+from airflow_provider_lance.diagnostics.evidence import (
+    USUAL,
+    DriverSeen,
+    Evidence,
+    Tolerance,
+)
+from airflow_provider_lance.diagnostics.findings import Finding, Severity
+from airflow_provider_lance.diagnostics.formatting import ago, seconds_since
+from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.maintenance.dataset_metrics import camel
+from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.supervision.health import StreamState
+
+__all__ = ["Status", "count", "status", "take_status"]
+
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One stream in numbers; what is not known is ``None``.
+
+    ``state`` is a :class:`~airflow_provider_lance.supervision.health.StreamState` or ``unknown``,
+    ``driver`` is ``host:pid``, times are ISO 8601. ``healthy`` means that no finding is an error
+    or worse.
+    """
+
+    uri: str
+    query_id: str
+    state: str
+    sentence: str
+    healthy: bool
+    watermark: int
+    version: int
+    committed_at: str | None = None
+    epoch_age_seconds: float | None = None
+    rows_behind: float | None = None
+    in_flight: int | None = None
+    token: int | None = None
+    owner_state: str | None = None
+    launch_id: str | None = None
+    launched_by: str | None = None
+    driver: str | None = None
+    ui_address: str | None = None
+    heartbeat_at: str | None = None
+    rows: int | None = None
+    fragments: int | None = None
+    input_rows_per_second: float | None = None
+    processed_rows_per_second: float | None = None
+    findings: tuple[Finding, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values under camelCase names."""
+        names = [name for name in self.__dataclass_fields__ if name != "findings"]
+        plain = {camel(name): getattr(self, name) for name in names}
+        return plain | {"findings": [finding.to_json() for finding in self.findings]}
+
+
+def take_status(
+    port: DatasetPort,
+    query_id: str,
+    *,
+    checkpoint_location: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    tolerance: Tolerance = USUAL,
+    reach: str = "",
+    history: int = 5,
+    files: Callable[[str], Files] | None = None,
+) -> Status:
+    """Look at one stream and say how it is; the arguments are those of :func:`.look.look`.
+
+    :raises ProtocolVersionError, DatasetNotFoundError, StorageUnavailableError: as there.
+    """
+    evidence = look(
+        port,
+        query_id,
+        checkpoint_location=checkpoint_location,
+        storage_options=storage_options,
+        tolerance=tolerance,
+        reach=reach,
+        history=history,
+        files=files,
+    )
+    rows, fragments = count(port)
+    return status(evidence, judge(evidence, tolerance), rows=rows, fragments=fragments)
+
+
+def count(port: DatasetPort) -> tuple[int | None, int | None]:
+    """Return a dataset's rows and fragments from its manifest alone; ``None`` for the twin's."""
+    dataset = getattr(port, "dataset", None)
+    if dataset is None or not hasattr(dataset, "get_fragments"):
+        return None, None
+    metadata = [each.metadata for each in dataset.get_fragments()]
+    return sum(each.physical_rows - each.num_deletions for each in metadata), len(metadata)
+
+
+def status(
+    evidence: Evidence,
+    findings: list[Finding],
+    *,
+    rows: int | None = None,
+    fragments: int | None = None,
+) -> Status:
+    """Return a stream's status; pure.
+
+    :param rows: of the dataset, as ``fragments``.
+    """
+    mark, owner, now = evidence.watermark, evidence.state.owner, evidence.seen_at
+    driver = _shown(evidence)
+    pulse = driver.pulse if driver else None
+    checkpoint = evidence.own_checkpoint
+    in_flight = checkpoint.in_flight if checkpoint else None
+    record = owner.driver if owner else None
+    is_owner = bool(driver and record and driver.is_of(record))
+    launched_by = (driver.launched_by if driver else "") or (
+        record.launched_by if record and is_owner else ""
+    )
+    running = driver is not None and driver.summary is None
+    return Status(
+        uri=evidence.uri,
+        query_id=evidence.query_id,
+        state=evidence.health.state.value if evidence.health else UNKNOWN,
+        sentence=_sentence(evidence, findings, driver),
+        healthy=all(finding.severity < Severity.ERROR for finding in findings),
+        watermark=mark.epoch,
+        version=evidence.version,
+        committed_at=mark.committed_at,
+        epoch_age_seconds=_rounded(seconds_since(mark.committed_at, now)),
+        rows_behind=pulse.behind if pulse and running else None,
+        in_flight=in_flight if in_flight is not None and in_flight > mark.epoch else None,
+        token=owner.token if owner else None,
+        owner_state=owner.state.value if owner else None,
+        launch_id=(driver.launch_id or None) if driver else None,
+        launched_by=launched_by or None,
+        driver=driver.where if driver and driver.process else None,
+        ui_address=(pulse.ui_address if pulse else "")
+        or (record.ui_address if record and is_owner else "")
+        or None,
+        heartbeat_at=pulse.time if pulse else None,
+        rows=rows,
+        fragments=fragments,
+        input_rows_per_second=_progress(driver, "inputRowsPerSecond") if running else None,
+        processed_rows_per_second=_progress(driver, "processedRowsPerSecond") if running else None,
+        findings=tuple(findings),
+    )
+
+
+def _shown(evidence: Evidence) -> DriverSeen | None:
+    """Return the driver to speak of: the newest that may be at work, or else the newest."""
+    working = [each for each in evidence.drivers if each.lives(float("inf")) is not False]
+    return next(iter(working or evidence.drivers), None)
+
+
+def _sentence(evidence: Evidence, findings: list[Finding], driver: DriverSeen | None) -> str:
+    state = evidence.health.state.value if evidence.health else UNKNOWN
+    worst = findings[0] if findings else None
+    if worst and worst.severity >= Severity.ERROR:
+        return f"{state}: {_lowered(worst.summary)}"
+    said = f"{state}: {', '.join(_parts(evidence, driver))}"
+    if worst and worst.severity is Severity.WARNING and evidence.health is not None:
+        said += f"; but {worst.code.title}"
+    return said
+
+
+def _parts(evidence: Evidence, driver: DriverSeen | None) -> list[str]:
+    mark, health, now = evidence.watermark, evidence.health, evidence.seen_at
+    parts = [f"watermark {mark.epoch}" if mark.epoch > NO_EPOCH else "no epoch committed yet"]
+    if mark.committed_at:
+        parts.append(f"committed {ago(mark.committed_at, now)}")
+    if health is None:
+        return [*parts, "no driver to be seen from here"]
+    if health.state.ended:
+        return [health.reason, *parts[1:]]
+    if health.state.lost or health.state in (StreamState.STARTING, StreamState.STOPPING):
+        return [*parts, health.reason]
+    rate = _progress(driver, "processedRowsPerSecond")
+    if health.state is StreamState.RUNNING and rate:
+        parts.append(f"{rate:,.0f} rows/s")
+    behind = driver.pulse.behind if driver and driver.pulse else None
+    if behind is not None:
+        parts.append("nothing behind" if not behind else f"{behind:,.0f} behind")
+    elif health.state is StreamState.IDLE:
+        parts.append("nothing to read")
+    return parts
+
+
+def _progress(driver: DriverSeen | None, name: str) -> float | None:
+    progress = (driver.heartbeat or {}).get("progress") if driver else None
+    value = progress.get(name) if isinstance(progress, Mapping) else None
+    return _rounded(value) if isinstance(value, int | float) else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(float(value), 1)
+
+
+def _lowered(text: str) -> str:
+    text = text.rstrip(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text

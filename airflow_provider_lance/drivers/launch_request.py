@@ -1,0 +1,117 @@
+"""What a keeper is told: it comes through a pipe, for some of it is secret."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.protocol.decoding import Reader, json_object
+from airflow_provider_lance.protocol.option_parsers import travelled
+
+__all__ = ["HOST_SHUTDOWN", "Order", "StopOrder"]
+
+HOST_SHUTDOWN = "shutdown of host"
+"""How a stop is signed that came to a keeper from nobody of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopOrder:
+    """How a driver is asked to stop in order: through its dataset, as that launch.
+
+    ``by`` says who asks; the keeper finds it out when it comes to that.
+    """
+
+    uri: str
+    query_id: str
+    launch_id: str
+    by: str = ""
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to run, with which environment, and how to end it.
+
+    ``redact`` are the texts that must not get into a log; ``grace`` is how many seconds a driver
+    has between being asked to stop and being killed.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    redact: Sequence[str] = field(repr=False)
+    grace: float
+    stop: StopOrder | None
+
+    def dumps(self) -> str:
+        """Return the order as one JSON document."""
+        stop = self.stop and {
+            "uri": self.stop.uri,
+            "storageOptions": dict(self.stop.storage_options),
+            "queryId": self.stop.query_id,
+            "launchId": self.stop.launch_id,
+            "by": self.stop.by,
+        }
+        document = {
+            "command": list(self.command),
+            "environment": dict(self.environment),
+            "redact": list(self.redact),
+            "grace": self.grace,
+            "stop": stop,
+        }
+        return json.dumps(document)
+
+    @classmethod
+    def loads(cls, text: str | bytes) -> Order:
+        """Read what :meth:`dumps` made.
+
+        :raises SpecError: it is cut short, or no order.
+        """
+        try:
+            document = json_object(text)
+        except ValueError as error:
+            raise SpecError(f"an order to a keeper must be {error}") from None
+        return cls(**travelled(cls, document, _WHAT, _READERS))
+
+
+def _stop(given: object) -> StopOrder | None:
+    if not isinstance(given, Mapping):
+        if given is None:
+            return None
+        raise ValueError("a mapping, or nothing")
+    named = {_STOP_NAMES.get(name, name): value for name, value in given.items()}
+    return StopOrder(**travelled(StopOrder, named, _WHAT, {"storage_options": _mapping}))
+
+
+def _text(value: object) -> str:
+    # Not of a process's environment: its bytes may be no UTF-8, which Python keeps as surrogates.
+    if not isinstance(value, str):
+        raise ValueError("a text")
+    return value
+
+
+def _list(value: object) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError("a list of texts")
+    return [_text(each) for each in value]
+
+
+def _mapping(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ValueError("a mapping of texts")
+    return {_text(name): _text(item) for name, item in value.items()}
+
+
+_WHAT = "an order to a keeper"
+_STOP_NAMES = {
+    "queryId": "query_id",
+    "launchId": "launch_id",
+    "storageOptions": "storage_options",
+}
+_READERS: Mapping[str, Reader] = {
+    "command": _list,
+    "environment": _mapping,
+    "redact": _list,
+    "stop": _stop,
+}

@@ -1,0 +1,210 @@
+"""Start a driver on this host through its keeper, and find it again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from errno import EAGAIN, EMFILE, ENFILE, ENOENT, ENOMEM
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_lance.drivers.launch_request import Order, StopOrder
+from airflow_provider_lance.drivers.log_tail import last_lines
+from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.exceptions import SpecError, TransientError
+from airflow_provider_lance.protocol.option_parsers import travelled
+from airflow_provider_lance.supervision.process import ProcessIdentity
+
+__all__ = ["LocalDriver", "StopOrder", "find", "launch"]
+
+_KEEPER = "airflow_provider_lance.drivers.driver_wrapper"
+_LOOK_SECONDS = 0.05
+_SHORT = (EAGAIN, EMFILE, ENFILE, ENOMEM)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDriver:
+    """A driver that was started on some host: its folder there, itself and its keeper."""
+
+    folder: str
+    driver: ProcessIdentity
+    keeper: ProcessIdentity
+
+    def alive(self) -> bool | None:
+        """Tell whether the driver runs; ``None`` where that cannot be seen from here."""
+        return self.driver.alive()
+
+    def kill(self) -> bool:
+        """End the driver and its process group at once; tell whether anything was killed."""
+        return self.driver.kill()
+
+    def stop(self, by: str) -> bool:
+        """Have the keeper stop the driver in order; ``False`` if it is not here to be told.
+
+        :param by: who asks, for the driver's summary.
+        """
+        if not self.keeper.alive():
+            return False
+        try:
+            RunFolder.at(self.folder).write_stop(by)
+        except OSError:  # unsigned, it would pass for a shutdown of the host
+            return False
+        return self.keeper.terminate()
+
+    def exit_status(self) -> int | None:
+        """Return what the driver ended with, negative for a signal; ``None`` if not noted."""
+        document = RunFolder.at(self.folder).read_exit()
+        return document["status"] if document else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the driver as JSON carries it."""
+        return {
+            "folder": self.folder,
+            "driver": self.driver.to_json(),
+            "keeper": self.keeper.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> LocalDriver:
+        """Read what :meth:`to_json` made.
+
+        :raises SpecError: it is something else.
+        """
+        process = ProcessIdentity.from_json
+        readers = {"driver": process, "keeper": process}
+        return cls(**travelled(cls, document, "a driver on a host", readers))
+
+
+def launch(
+    folder: RunFolder,
+    *,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    redact: Sequence[str],
+    grace: float,
+    stop: StopOrder | None,
+    seconds: float = 30,
+) -> LocalDriver:
+    """Start a driver that outlives this process, and return once it runs.
+
+    On any error nothing is left running, and the specification is gone from the folder.
+
+    :param environment: the driver's whole environment; its ``PATH`` finds the command. The keeper
+        gets this process's own values of the same names.
+    :param redact: every secret that the driver or Lance might print, those of ``stop`` included.
+        Shorter ones than 4 characters are not looked for.
+    :param grace: seconds between asking the driver to stop and killing it.
+    :param stop: how to ask; ``None`` just waits for ``grace`` seconds and kills.
+    :param seconds: how long to wait for the driver to be started.
+    :raises FileNotFoundError: the command is not on the ``PATH``; ``filename`` says which.
+    :raises SpecError: the command cannot be run, or this user may not write to the folder.
+    :raises StorageUnavailableError: there is no space for the folder.
+    :raises TransientError: it could not be started in time, or this host is short of processes.
+    """
+    folder.make()
+    if folder.read_driver() is not None:
+        raise SpecError(
+            f"{folder.path} has had its driver: a launch id serves once, make a new one"
+        )
+    order = Order(command, environment, redact, grace, stop)
+    try:
+        deadline = time.monotonic() + seconds
+        _start_keeper(folder, order, seconds)
+        return _driver(_started(folder, deadline, seconds), folder)
+    except BaseException:
+        _give_up(folder)
+        raise
+
+
+def find(root: Path, query_id: str, launch_id: str) -> LocalDriver | None:
+    """Return what a launch below this root started; ``None`` if it started nothing.
+
+    After ``None`` it starts nothing any more: a keeper that was about to finds it given up.
+    """
+    folder = RunFolder(root, query_id, launch_id)
+    document = folder.read_driver()
+    if document is None and folder.path.is_dir():
+        _give_up(folder)
+        document = folder.read_driver()
+    return _driver(document, folder) if document and "driver" in document else None
+
+
+def _start_keeper(folder: RunFolder, order: Order, seconds: float) -> None:
+    # -P: what lies in the worker's current folder must not stand in for a module.
+    argv = [sys.executable, "-P", "-m", _KEEPER, str(folder.path.absolute())]
+    with (
+        folder.open_keeper_log() as log,
+        subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=log, stderr=log, env=_own(order.environment)
+        ) as keeper,
+    ):
+        try:
+            # It ends at once: what goes on is a grandchild in a session of its own.
+            keeper.communicate(order.dumps().encode(), timeout=seconds)
+        except subprocess.TimeoutExpired:
+            keeper.kill()
+            raise _late(folder, seconds) from None
+        except BaseException:
+            keeper.kill()
+            raise
+    if keeper.returncode != 0:
+        raise TransientError(
+            f"the keeper in {folder.path} ended with status {keeper.returncode} before it had "
+            f"started the driver. {_said(folder)}"
+        )
+
+
+def _own(names: Iterable[str]) -> dict[str, str]:
+    """Return this process's own values of these variables."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def _started(folder: RunFolder, deadline: float, seconds: float) -> Mapping[str, Any]:
+    while (document := folder.read_driver()) is None:
+        if time.monotonic() > deadline:
+            raise _late(folder, seconds)
+        time.sleep(_LOOK_SECONDS)
+    return document
+
+
+def _late(folder: RunFolder, seconds: float) -> TransientError:
+    return TransientError(
+        f"the keeper in {folder.path} did not start the driver within {seconds:g} s; is this host "
+        f"overloaded? {_said(folder)}"
+    )
+
+
+def _said(folder: RunFolder) -> str:
+    lines = last_lines(folder.keeper_log, 20)
+    return "It said:\n" + "\n".join(lines) if lines else "It said nothing."
+
+
+def _driver(document: Mapping[str, Any], folder: RunFolder) -> LocalDriver:
+    if "driver" in document:
+        return LocalDriver.from_json({**document, "folder": str(folder.path.absolute())})
+    if missing := document.get("missing"):
+        raise FileNotFoundError(ENOENT, "is not on the PATH of the driver", str(missing))
+    said = f"the driver could not be started: {document.get('error')} (see {folder.path})"
+    if document.get("errno") in _SHORT:
+        raise TransientError(f"{said}. This host is short of memory or processes for now")
+    raise SpecError(f"{said}. Correct the command or its environment")
+
+
+def _give_up(folder: RunFolder) -> None:
+    """Leave nothing running that nobody knows of, and no secret.
+
+    Who is the first to write ``driver.json`` decides: a keeper that is late kills its own driver.
+    """
+    folder.remove_spec()
+    with suppress(OSError):
+        if folder.publish({"error": "the launch was given up"}):
+            return
+    document = folder.read_driver() or {}
+    if "driver" in document:
+        with suppress(ValueError):
+            ProcessIdentity.from_json(document["driver"]).kill()

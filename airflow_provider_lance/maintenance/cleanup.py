@@ -1,0 +1,251 @@
+"""Remove old versions, and never the evidence that makes a restart exact.
+
+The one thing a cleanup can take from a stream is the proof of which epochs have landed. So every
+query's watermark is first folded into the config; then the versions to remove are named one by one:
+none above a fold, and none that a stale driver's conflict check may still need.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_provider_lance.exceptions import (
+    CommitPreemptedError,
+    HistoryGapError,
+    PreconditionError,
+)
+from airflow_provider_lance.maintenance.options import KEEP_SECONDS
+from airflow_provider_lance.maintenance.versions import list_versions
+from airflow_provider_lance.protocol.backoff import Backoff
+from airflow_provider_lance.protocol.codec import (
+    auto_cleanup,
+    decode_query,
+    fold_updates,
+    key,
+    query_ids,
+)
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, read_error
+from airflow_provider_lance.protocol.model import OwnerState, QueryState, Watermark
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.watermark import WatermarkReader, newest_done
+
+__all__ = ["Cleaned", "Retention", "clean_up", "explain_cleanup", "fold_all"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What to keep. ``older_than`` and ``keep_active`` are seconds, ``rate`` deletions a second."""
+
+    older_than: int
+    retain_versions: int | None = None
+    rate: int | None = None
+    unverified: bool = False
+    keep_active: int = KEEP_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What was removed, or would be; ``older_than`` is the age in seconds that was used."""
+
+    versions: int = 0
+    data_files: int = 0
+    bytes: int = 0
+    older_than: int = 0
+    folded: tuple[str, ...] = ()
+    failed_deletes: int = 0
+
+
+def fold_all(
+    port: LanceDatasetPort, backoff: Backoff | None = None
+) -> tuple[LanceDatasetPort, tuple[str, ...]]:
+    """Fold every query's watermark, in one commit; return the newest version and who was folded.
+
+    :raises HistoryGapError: a query's history has a gap already, and a fold would hide it.
+    :raises CommitPreemptedError: drivers folded themselves in every one of the attempts.
+    """
+    for attempt in backoff or Backoff():
+        port = port.latest()
+        updates, folded = _folds(port)
+        if not folded:
+            return port, ()
+        try:
+            return port.commit(Configure(updates)), folded
+        except CommitPreemptedError as error:
+            attempt.error = error
+    raise AssertionError("a backoff ends in its last error")
+
+
+def _folds(port: LanceDatasetPort) -> tuple[dict[str, str | None], tuple[str, ...]]:
+    updates: dict[str, str | None] = {}
+    folded = []
+    for query_id in query_ids(port.config):
+        state = decode_query(port.config, query_id, port.version)
+        if state.owner is None:
+            continue
+        active = state.owner.state is OwnerState.ACTIVE
+        mark = _read(port, state)
+        if mark.may_lack_epochs:
+            continue  # a fold would hide the restore, and the epochs can still be brought back
+        if mark.missing and not active:
+            continue  # the config has all that is known
+        if mark.missing:
+            raise HistoryGapError(
+                f"query {query_id!r} of {port.uri}: {mark.missing} of the versions since its last "
+                f"fold (version {state.folded_version}) were cleaned up already, so nothing more "
+                "is removed. Start its stream, which compares them with Spark's log and says what "
+                "to do"
+            )
+        if port.version - state.folded_version > 1:  # the fold's own commit is one
+            done = newest_done(state, mark)
+            folds = fold_updates(query_id, mark.epoch, port.version, mark.committed_at, done)
+            # What a release folded stays: only how far history was read is new.
+            read_to = key("lastEpochVersion", query_id)
+            updates |= folds if active else {read_to: folds[read_to]}
+            folded.append(query_id)
+    return updates, tuple(folded)
+
+
+def _read(port: LanceDatasetPort, state: QueryState) -> Watermark:
+    """Read a query's history; a released one's, too: an older version may have been restored."""
+    reader = WatermarkReader(port, state.query_id)
+    active = state.owner is not None and state.owner.state is OwnerState.ACTIVE
+    return reader.at(port) if active else reader.at(port, spark_done=sys.maxsize, to_gap=True)
+
+
+def clean_up(
+    port: LanceDatasetPort,
+    retention: Retention,
+    storage_options: Mapping[str, str] | None = None,
+) -> Cleaned:
+    """Fold, then remove what is old enough.
+
+    :raises HistoryGapError, CommitPreemptedError: as :func:`fold_all`.
+    :raises PreconditionError: unverified files are to go while a query has an active owner.
+    :raises StorageUnavailableError: the store did not answer; what was removed stays removed.
+    """
+    _refuse(port, retention)
+    port, folded = fold_all(port)
+    port = port.latest()  # what is removed is decided by the fold that everybody sees
+    old = _old_versions(port, retention, storage_options)
+    if not old and not retention.unverified:
+        return Cleaned(older_than=_age(port, retention), folded=folded)
+    try:
+        stats = port.dataset.cleanup_old_versions(
+            **_arguments(retention, old), delete_rate_limit=retention.rate
+        )
+    except (OSError, ValueError) as error:
+        raise read_error(port.uri, error) from error
+    return _cleaned(stats, _age(port, retention), folded)
+
+
+def explain_cleanup(
+    port: LanceDatasetPort,
+    retention: Retention,
+    storage_options: Mapping[str, str] | None = None,
+) -> Cleaned:
+    """Return what :func:`clean_up` would remove now; changes nothing.
+
+    :raises HistoryGapError, PreconditionError, StorageUnavailableError: as :func:`clean_up`.
+    """
+    _refuse(port, retention)
+    folded = _folds(port)[1]
+    old = _old_versions(port, retention, storage_options, folded=folded)
+    if not old and not retention.unverified:
+        return Cleaned(older_than=_age(port, retention), folded=folded)
+    try:
+        plan = port.dataset.explain_cleanup_old_versions(**_arguments(retention, old))
+    except (OSError, ValueError) as error:
+        raise read_error(port.uri, error) from error
+    cleaned = _cleaned(plan.stats, _age(port, retention), folded)
+    # Lance spares the newest version, which it is not any more after a fold.
+    return replace(cleaned, versions=cleaned.versions + (port.version in old))
+
+
+def _old_versions(
+    port: LanceDatasetPort,
+    retention: Retention,
+    storage_options: Mapping[str, str] | None,
+    folded: Collection[str] = (),
+) -> list[int]:
+    """Return the versions to remove: named one by one, so that nothing else can be meant.
+
+    :param folded: queries that would be folded first.
+    """
+    limit = min(
+        (
+            state.folded_version
+            for query_id in query_ids(port.config)
+            if query_id not in folded
+            for state in [decode_query(port.config, query_id, port.version)]
+            if state.owner
+            and (state.owner.state is OwnerState.ACTIVE or _read(port, state).may_lack_epochs)
+        ),
+        default=port.version,
+    )
+    before = datetime.now(UTC) - timedelta(seconds=_age(port, retention))
+    versions = list_versions(port, storage_options)
+    # A fold that is yet to come is a version, too: the newest.
+    newest = max(1, retention.retain_versions or 1) - (1 if folded else 0)
+    kept = {each.number for each in versions[max(0, len(versions) - newest) :]}
+    return [
+        each.number
+        for each in versions
+        if each.number <= limit and each.written <= before and each.number not in kept
+    ]
+
+
+def _refuse(port: LanceDatasetPort, retention: Retention) -> None:
+    active = _active(port)
+    if retention.unverified and active:
+        raise PreconditionError(
+            f"deleteUnverified removes files of commits under way, and {active} of {port.uri} may "
+            "have one: their owners did not release. Stop these streams first, or leave it out"
+        )
+    if settings := auto_cleanup(port.config):
+        log.warning(
+            "Foreign auto-cleanup runs inside anyone's commit and knows nothing of streams. Remove "
+            "these keys from the dataset's config. settings=%s",
+            settings,
+        )
+
+
+def _active(port: LanceDatasetPort) -> list[str]:
+    owners = {
+        query_id: decode_query(port.config, query_id, port.version).owner
+        for query_id in query_ids(port.config)
+    }
+    return [query for query, owner in owners.items() if owner and owner.state is OwnerState.ACTIVE]
+
+
+def _age(port: LanceDatasetPort, retention: Retention) -> int:
+    # After a release, too: a driver that hung since before it may still wake up.
+    floor = retention.keep_active if query_ids(port.config) else 0
+    return max(retention.older_than, floor)
+
+
+def _arguments(retention: Retention, versions: list[int]) -> dict[str, Any]:
+    # Lance refuses an empty list; no version is as old as this, so unverified files only are meant.
+    chosen = {"versions": versions} if versions else {"older_than": timedelta(days=36_500)}
+    return {
+        **chosen,
+        "delete_unverified": retention.unverified,
+        "error_if_tagged_old_versions": False,
+    }
+
+
+def _cleaned(stats: Any, older_than: int, folded: tuple[str, ...]) -> Cleaned:
+    return Cleaned(
+        versions=stats.old_versions,
+        data_files=stats.data_files_removed,
+        bytes=stats.bytes_removed,
+        older_than=older_than,
+        folded=folded,
+        failed_deletes=stats.failed_deletes,
+    )

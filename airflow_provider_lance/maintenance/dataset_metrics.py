@@ -1,0 +1,95 @@
+"""A dataset's health in numbers: measured before and after, shown by whoever shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from airflow_provider_lance.maintenance.versions import list_versions
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, read_error
+
+__all__ = ["Numbers", "camel", "measure", "uncovered_rows"]
+
+
+_RAGGED = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """One dataset version in numbers.
+
+    ``ragged_fragments`` have more than a tenth of their rows deleted, which is when Lance rewrites
+    a fragment for that alone.
+
+    ``bytes`` are those of the files that this version names, ``manifest_bytes`` those of its
+    manifest, ``history_bytes`` those of the manifests of all ``versions``; 0 where the store does
+    not tell. ``uncovered_rows`` are those that some index does not cover.
+    """
+
+    version: int
+    rows: int
+    deleted_rows: int
+    fragments: int
+    small_fragments: int
+    ragged_fragments: int
+    files: int
+    bytes: int
+    uncovered_rows: int
+    versions: int
+    manifest_bytes: int
+    history_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values under camelCase names."""
+        return {camel(name): value for name, value in asdict(self).items()}
+
+
+def measure(
+    port: LanceDatasetPort, target_rows: int, storage_options: Mapping[str, str] | None = None
+) -> Numbers:
+    """Measure a dataset: its manifest, its index statistics, one listing of its versions.
+
+    :param target_rows: a fragment with fewer live rows counts as small.
+    """
+    fragments = [each.metadata for each in port.dataset.get_fragments()]
+    live = [each.physical_rows - each.num_deletions for each in fragments]
+    files = [file for each in fragments for file in each.files]
+    versions = list_versions(port, storage_options)
+    return Numbers(
+        version=port.version,
+        rows=sum(live),
+        deleted_rows=sum(each.num_deletions for each in fragments),
+        fragments=len(fragments),
+        small_fragments=sum(rows < target_rows for rows in live),
+        ragged_fragments=sum(
+            each.num_deletions > _RAGGED * each.physical_rows for each in fragments
+        ),
+        files=len(files),
+        bytes=sum(file.file_size_bytes or 0 for file in files),
+        uncovered_rows=max(uncovered_rows(port).values(), default=0),
+        versions=len(versions),
+        manifest_bytes=versions[-1].size if versions else 0,
+        history_bytes=sum(version.size for version in versions),
+    )
+
+
+def uncovered_rows(port: LanceDatasetPort) -> dict[str, int]:
+    """Return for each index how many rows it does not cover; Lance's own indices aside."""
+    dataset = port.dataset
+    try:
+        found = {each.name for each in dataset.describe_indices()}
+        return {
+            name: int(dataset.stats.index_stats(name).get("num_unindexed_rows", 0))
+            for name in sorted(found)
+            if not name.startswith("__")
+        }
+    except (OSError, ValueError, RuntimeError) as error:
+        port.latest()  # raises if it is the dataset that is gone
+        raise read_error(port.uri, error) from error
+
+
+def camel(name: str) -> str:
+    """Return a Python name as JSON spells it."""
+    head, *tail = name.split("_")
+    return head + "".join(part.title() for part in tail)

@@ -1,0 +1,85 @@
+"""What a look at a known dataset, or at one of its streams, showed; from the CLI's functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from airflow_provider_lance.diagnostics.check import CheckReport, check
+from airflow_provider_lance.diagnostics.collect import find_queries
+from airflow_provider_lance.diagnostics.epochs import EpochTable, read_epochs
+from airflow_provider_lance.diagnostics.rules import judge_unreadable
+from airflow_provider_lance.diagnostics.status import Status, take_status
+from airflow_provider_lance.exceptions import LanceStreamError, ProtocolVersionError
+from airflow_provider_lance.plugins.page.opening import Opened, open_known
+from airflow_provider_lance.plugins.page.registry import Known
+from airflow_provider_lance.plugins.page.totals import fragment_totals
+
+__all__ = ["SHOWN", "Row", "Stream", "see_dataset", "see_stream"]
+
+SHOWN = 60
+"""Epochs in the charts; the heartbeat carries the durations of as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One query of a dataset: its status, or why there is none."""
+
+    query_id: str
+    status: Status | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One stream in detail. ``totals`` are the dataset's fragments by version.
+
+    There is no ``status`` and no ``table`` where another tool wrote the query; a finding says so.
+    """
+
+    report: CheckReport
+    status: Status | None
+    table: EpochTable | None
+    totals: Mapping[int, int]
+
+
+def see_dataset(known: Known) -> tuple[Row, ...]:
+    """Look at every stream of a dataset.
+
+    :raises LanceStreamError: the dataset cannot be read; a stream that cannot says so in its row.
+    """
+    opened = open_known(known)
+    return tuple(_row(opened, query_id) for query_id in find_queries(opened.port))
+
+
+def _row(opened: Opened, query_id: str) -> Row:
+    try:
+        status = take_status(
+            opened.port,
+            query_id,
+            storage_options=opened.storage_options,
+            reach=opened.reach,
+        )
+    except ProtocolVersionError as error:
+        finding = judge_unreadable(query_id, error, opened.port.version)
+        return Row(query_id, error=f"{finding.code.value}: {finding.summary}")
+    except LanceStreamError as error:
+        return Row(query_id, error=f"{type(error).__name__}: {error}")
+    return Row(query_id, status)
+
+
+def see_stream(known: Known, query_id: str) -> Stream:
+    """Check one stream as ``lance-stream check`` does, and read its newest epochs.
+
+    :raises LanceStreamError: it cannot be read.
+    """
+    opened = open_known(known)
+    port, options = opened.port, opened.storage_options
+    report = check(port, (query_id,), storage_options=options, reach=opened.reach, orphans=False)
+    status = next(iter(report.statuses), None)
+    if status is None:
+        return Stream(report, None, None, {})
+    table = read_epochs(port, query_id, last=SHOWN, storage_options=options)
+    moments = {each.version: each.committed_at for each in table.rows}
+    moments |= {each.version: each.at or "" for each in table.marks if each.kind == "compaction"}
+    return Stream(report, status, table, fragment_totals(port, moments))

@@ -1,0 +1,217 @@
+"""Spark's checkpoint, read without Spark: its id, the epochs planned and the epochs done.
+
+Format seen on Spark 3.5 to 4.3: `metadata` holds ``{"id": …}``, `offsets/N` is written when epoch
+N is planned, `commits/N` after the sink's commit; the newest 100 of each are kept. `offsets/N` has
+a line with its version, a line of JSON whose ``batchTimestampMs`` is the start of the trigger that
+planned N, and one line per source: where epoch N ends in it, ``-`` for a source that has none yet.
+In version 1 sources are told by their order; in version 2 (sources with names, Spark 4.3) each line
+begins with the source's name and a colon, in any order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from airflow_provider_lance.exceptions import (
+    CheckpointCorruptError,
+    ChecksumMismatchError,
+    LanceStreamError,
+)
+from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.model import NO_EPOCH
+
+__all__ = [
+    "VOID_OFFSET",
+    "Checkpoint",
+    "OffsetLog",
+    "epoch_of",
+    "parse_offsets",
+    "read_checkpoint",
+    "read_offset_log",
+    "read_offsets",
+    "require_json",
+]
+
+VOID_OFFSET = "-"
+"""What Spark writes for a source that has no offset yet."""
+
+_NAME = re.compile("0|[1-9][0-9]{0,18}")
+_LARGEST = 2**63 - 1
+"""Spark's epochs are Java longs."""
+_VERSIONS = ("v1", "v2")
+_LINE_END = re.compile("\r\n|\r|\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One look at a checkpoint; ``id`` is ``None`` while Spark has not made it yet.
+
+    ``planned_at`` is when the epoch in flight was planned, ISO 8601 in UTC; ``None`` when none is,
+    or when its file does not say. ``ends`` holds the end offsets of the newest two planned epochs,
+    from which Spark goes on, where they were read.
+    """
+
+    location: str
+    id: str | None = None
+    planned: int = NO_EPOCH
+    committed: int = NO_EPOCH
+    planned_at: str | None = None
+    ends: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def in_flight(self) -> int | None:
+        """Return the epoch that is planned and not known to be done: the only one in doubt."""
+        return self.planned if self.planned > self.committed else None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetLog:
+    """Where an epoch ends in each source, by the name of the source's folder in `sources`.
+
+    That is the source's own name where it has one (``named``), and else its position from 0 on.
+    """
+
+    sources: Mapping[str, str]
+    named: bool = False
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return the lines of the file; equal for two files that mean the same."""
+        if not self.named:
+            return tuple(self.sources.values())
+        return tuple(f"{name}:{offset}" for name, offset in sorted(self.sources.items()))
+
+
+def read_checkpoint(location: str, files: Files, *, with_ends: bool = False) -> Checkpoint:
+    """Read a checkpoint's state: two lists and a small read, one more while an epoch is in flight.
+
+    :param with_ends: read the end offsets of the newest two planned epochs too, two small reads.
+
+    :raises CheckpointCorruptError: `metadata` is there and no id can be read from it.
+    :raises StorageUnavailableError: the store did not answer or refused.
+    """
+    # `commits` is read before `offsets`: a live query can only make `planned` look newer, which
+    # leaves an epoch in doubt; the other order could make one look done that is not.
+    committed = _newest(files, "commits")
+    planned = _newest(files, "offsets")
+    planned_at = _planned_at(files, planned) if planned > committed else None
+    newest = (planned, planned - 1) if with_ends else ()
+    ends = {epoch: lines for epoch in newest if (lines := _ends(files, epoch))}
+    return Checkpoint(location, _identity(location, files), planned, committed, planned_at, ends)
+
+
+def _ends(files: Files, epoch_id: int) -> tuple[str, ...] | None:
+    """Read where an epoch ends; a file that is not whole is found by :mod:`.corruption`."""
+    try:
+        return read_offsets(files, epoch_id) if epoch_id > NO_EPOCH else None
+    except (CheckpointCorruptError, ChecksumMismatchError):
+        return None
+
+
+def _identity(location: str, files: Files) -> str | None:
+    content = files.read("metadata")
+    if content is None:
+        return None
+    try:
+        return str(json.loads(content)["id"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointCorruptError(
+            f"the checkpoint at {location} has a `metadata` file without a readable id "
+            f"({type(error).__name__}: {error}); restore the file, or start a new checkpoint with "
+            "a new queryId"
+        ) from error
+
+
+def _newest(files: Files, folder: str) -> int:
+    epochs = (epoch_of(name) for name in files.names(folder))
+    return max((epoch for epoch in epochs if epoch is not None), default=NO_EPOCH)
+
+
+def epoch_of(name: str) -> int | None:
+    """Return the epoch that a file of `offsets` or `commits` is about, ``None`` if it is none's.
+
+    Spark leaves names such as `.5.crc`, `.6.uuid.tmp` and `9.compact` beside the numbers, and
+    others may leave anything.
+    """
+    epoch = int(name) if _NAME.fullmatch(name) else _LARGEST + 1
+    return epoch if epoch <= _LARGEST else None
+
+
+def _planned_at(files: Files, epoch_id: int) -> str | None:
+    """Read when an epoch was planned; what cannot be read is no error, no decision hangs on it."""
+    try:
+        _, meta, *_ = (files.read(f"offsets/{epoch_id}") or b"").split(b"\n")
+        moment = datetime.fromtimestamp(json.loads(meta)["batchTimestampMs"] / 1000, UTC)
+    except (LanceStreamError, ValueError, KeyError, TypeError, ArithmeticError, OSError):
+        return None
+    except RecursionError:  # deeply nested JSON
+        return None
+    return moment.isoformat(timespec="milliseconds")
+
+
+def read_offsets(files: Files, epoch_id: int) -> tuple[str, ...] | None:
+    """Return where an epoch ends, one text per source; ``None`` if Spark has no such file.
+
+    The texts are those of `offsets/N`. In version 2 they begin with the source's name and are
+    sorted, so that two files that mean the same are equal.
+
+    :raises CheckpointCorruptError: the file is not whole, and Spark cannot read it either.
+    :raises StorageUnavailableError: the store did not answer or refused.
+    """
+    log = read_offset_log(files, epoch_id)
+    return None if log is None else log.lines
+
+
+def read_offset_log(files: Files, epoch_id: int) -> OffsetLog | None:
+    """Return where an epoch ends in each source; see :func:`read_offsets`."""
+    path = f"offsets/{epoch_id}"
+    content = files.read(path)
+    if content is None:
+        return None
+    try:
+        return parse_offsets(content)
+    except ValueError as error:
+        raise CheckpointCorruptError(
+            f"{path} of the checkpoint is not whole: {error}. Spark cannot read it, and a stream "
+            "cannot start from it. `lance-stream check` says what is safe to do"
+        ) from error
+
+
+def parse_offsets(content: bytes) -> OffsetLog:
+    """Read an offset file.
+
+    :raises ValueError: it is not one, or not whole; says what is wrong with it.
+    """
+    if not content:
+        raise ValueError("it is empty")
+    # A UnicodeDecodeError is a ValueError, too. JSON may hold other ends of line than these.
+    version, *rest = _LINE_END.split(content.decode().removesuffix("\n"))
+    if version not in _VERSIONS:
+        raise ValueError(f"its first line is {version[:20]!r}, not one of {', '.join(_VERSIONS)}")
+    meta, *lines = rest or [""]
+    if not lines:
+        raise ValueError("it ends before the offset of the first source")
+    if meta.strip():
+        require_json(meta, "its second line")
+    named, sources = version == "v2", {}
+    for position, line in enumerate(lines):
+        name, colon, offset = line.partition(":") if named else (str(position), ":", line)
+        if not colon:
+            raise ValueError(f"the line {line[:40]!r} has no source's name")
+        if not offset or offset.startswith(("{", "[", '"')):
+            # A source may write what is no JSON; a text that begins like JSON was cut off.
+            require_json(offset, f"the offset of source {name!r}")
+        sources[name] = offset
+    return OffsetLog(sources, named)
+
+
+def require_json(text: str, what: str) -> None:
+    """Raise :class:`ValueError` that says what is no JSON, such as a text that was cut off."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{what} is no JSON ({error})") from None

@@ -1,0 +1,348 @@
+"""The words on disk: manifest config keys and transaction properties, encoded and decoded.
+
+Nothing else in the package spells these strings. Whoever changes their meaning raises
+:data:`PROTOCOL_VERSION`; a reader refuses a newer one by name. Other tools write into the same
+config, so every value is read strictly: type, range, and its relation to the dataset's version.
+Keys and fields that this version does not know are passed over: a later one may have added them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import lru_cache, partial
+from typing import Any
+
+from airflow_provider_lance.exceptions import ProtocolVersionError, SpecError
+from airflow_provider_lance.protocol.decoding import (
+    LARGEST,
+    Origin,
+    Reader,
+    json_object,
+    moment,
+    one_of,
+    plain_text,
+    put_back,
+    remove,
+    whole,
+    whole_text,
+)
+from airflow_provider_lance.protocol.end_offsets import (
+    encode_done,
+    encode_ends,
+    read_done,
+    read_ends,
+)
+from airflow_provider_lance.protocol.model import (
+    NO_EPOCH,
+    DoneEpoch,
+    Driver,
+    Epoch,
+    EpochStamp,
+    OutputMode,
+    Owner,
+    OwnerState,
+    QueryState,
+    StopNote,
+)
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "auto_cleanup",
+    "decode_query",
+    "decode_stamp",
+    "encode_owner",
+    "encode_stamp",
+    "encode_stop",
+    "fold_updates",
+    "key",
+    "query_ids",
+    "require_query_id",
+]
+
+PROTOCOL_VERSION = 1
+
+_PREFIX = "spark.lance.streaming."
+_LAST_EPOCH, _LAST_EPOCH_VERSION, _LAST_EPOCH_TIME, _LAST_DONE = (
+    "lastEpoch",
+    "lastEpochVersion",
+    "lastEpochTime",
+    "lastDone",
+)
+_OWNER, _STOP, _STOP_NOTE = "owner", "stop", "stopNote"
+_QUERY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+_DRIVER_WORDS = {
+    "runId": "run_id",
+    "checkpointId": "checkpoint_id",
+    "checkpointLocation": "checkpoint_location",
+    "applicationId": "application_id",
+    "uiAddress": "ui_address",
+    "host": "host",
+    "pid": "pid",
+}
+_LATER_DRIVER_WORDS = {"start": "start", "launchId": "launch_id", "launchedBy": "launched_by"}
+"""Records that were written before these words read as if they were empty."""
+
+
+def require_query_id(query_id: object) -> str:
+    """Return the query id, or refuse one that a config key cannot hold.
+
+    :raises SpecError: missing, empty, longer than 128 characters or with other characters than
+        letters, digits, ``.``, ``_`` and ``-``.
+    """
+    if not isinstance(query_id, str) or not query_id:
+        raise SpecError(
+            "queryId is missing: give the query one stable, globally unique name; "
+            "it is the idempotency key of every epoch"
+        )
+    if not _QUERY_ID.fullmatch(query_id):
+        raise SpecError(
+            f"queryId {query_id!r} cannot be part of a config key: use up to 128 letters, digits, "
+            "'.', '_' and '-', the first a letter or digit"
+        )
+    return query_id
+
+
+def key(word: str, query_id: str) -> str:
+    """Return the manifest config key of one word (``lastEpoch``, ``owner``, …) and query."""
+    return f"{_PREFIX}{word}.{query_id}"
+
+
+def query_ids(config: Mapping[str, str]) -> list[str]:
+    """List every query that has a trace in a dataset's config, sorted."""
+    found = {
+        name.removeprefix(f"{_PREFIX}{word}.")
+        for name in config
+        for word in (_OWNER, _LAST_EPOCH)
+        if name.startswith(f"{_PREFIX}{word}.")
+    }
+    return sorted(found)
+
+
+def auto_cleanup(config: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that make Lance clean old versions up inside anyone's commit."""
+    return {name: value for name, value in config.items() if name.startswith("lance.auto_cleanup.")}
+
+
+_pid = partial(whole, most=2**31 - 1)
+"""A pid is a C int wherever Spark runs; a larger one cannot be asked about."""
+
+
+def encode_owner(owner: Owner) -> str:
+    """Return an owner as the JSON kept under ``owner.<queryId>``."""
+    fields = asdict(owner.driver)
+    record = {
+        "token": owner.token,
+        "state": owner.state.value,
+        "generation": owner.generation,
+        "protocol": PROTOCOL_VERSION,
+        "time": owner.time,
+        **{word: fields[name] for word, name in (_DRIVER_WORDS | _LATER_DRIVER_WORDS).items()},
+    }
+    return json.dumps(record, separators=(",", ":"))
+
+
+@lru_cache(maxsize=64)  # it is the same after each of an owner's commits
+def _decode_owner(text: str, config_key: str) -> Owner:
+    origin = _in_config(config_key, put_back(config_key))
+    record = origin.read(text, json_object)
+    _refuse_newer(origin.field(record, "protocol", partial(whole, least=1)), origin.where)
+    driver = {
+        name: origin.field(record, word, _pid if word == "pid" else plain_text)
+        for word, name in (_DRIVER_WORDS | _LATER_DRIVER_WORDS).items()
+        if word in record or word not in _LATER_DRIVER_WORDS
+    }
+    return Owner(
+        token=origin.field(record, "token", partial(whole, least=1)),
+        state=origin.field(record, "state", partial(one_of, OwnerState)),
+        generation=origin.field(record, "generation", whole),
+        driver=Driver(**driver),
+        time=origin.field(record, "time", moment),
+    )
+
+
+def _in_config(config_key: str, mend: str) -> Origin:
+    return Origin(f"config key {config_key!r}", PROTOCOL_VERSION, mend)
+
+
+def encode_stop(query_id: str, note: StopNote | None) -> dict[str, str | None]:
+    """Return the config updates of a stop request, or those that take one away."""
+    if note is None:
+        return {key(_STOP, query_id): None, key(_STOP_NOTE, query_id): None}
+    record = {"token": note.token, "launchId": note.launch_id, "by": note.by, "time": note.time}
+    return {
+        key(_STOP, query_id): str(note.token),
+        key(_STOP_NOTE, query_id): json.dumps(record, separators=(",", ":")),
+    }
+
+
+def _decode_stop_note(text: str | None, token: int | None) -> StopNote | None:
+    """Read the note of the stop request that stands.
+
+    One of which any part cannot be read, or that is of another request, is none: ``stop`` alone is
+    a whole request, and whoever sets it by hand need not know of the note.
+    """
+    if text is None or token is None:
+        return None
+    try:
+        record = json_object(text)
+        if whole(record.get("token"), least=1) != token:
+            return None
+        words = ("launchId", "by", "time")
+        return StopNote(token, *(plain_text(record.get(word, "")) for word in words))
+    except ValueError:
+        return None
+
+
+def _refuse_newer(protocol: int, where: str) -> None:
+    if protocol > PROTOCOL_VERSION:
+        raise ProtocolVersionError(
+            f"{where} was written with protocol {protocol}, this package speaks "
+            f"{PROTOCOL_VERSION}: upgrade airflow-provider-lance here, or stop the newer driver"
+        )
+
+
+def decode_query(config: Mapping[str, str], query_id: str, version: int) -> QueryState:
+    """Read one query's state from the config of one dataset version.
+
+    :raises ProtocolVersionError: a value is newer than this package, or no version of it writes
+        such a value; the message names the key and what to type.
+    """
+    owner_key, epoch_key = key(_OWNER, query_id), key(_LAST_EPOCH, query_id)
+    folded_key, time_key = key(_LAST_EPOCH_VERSION, query_id), key(_LAST_EPOCH_TIME, query_id)
+    stop_key = key(_STOP, query_id)
+
+    def value(name: str, parse: Reader, mend: str) -> Any:
+        return _in_config(name, mend).read(config[name], parse) if name in config else None
+
+    # The owner first: if that is a newer package's, so is whatever else looks wrong.
+    owner = _decode_owner(config[owner_key], owner_key) if owner_key in config else None
+    watermark = value(epoch_key, whole_text, put_back(epoch_key))
+    # History above the dataset's own version would count as read, and an epoch there as missing.
+    whole_history = remove(folded_key, "all versions that are left are then read for epochs")
+    folded = value(folded_key, partial(_version_text, newest=version), whole_history)
+    no_time = remove(time_key, "the next fold writes it again")
+    done_key = key(_LAST_DONE, query_id)
+    no_done = remove(done_key, "the next fold writes it again")
+    no_stop = remove(stop_key, "no driver is then asked to stop")
+    stop_token = value(stop_key, partial(whole_text, least=1), no_stop)
+    return QueryState(
+        query_id=query_id,
+        version=version,
+        owner=owner,
+        watermark=NO_EPOCH if watermark is None else watermark,
+        folded_version=folded or 0,
+        committed_at=value(time_key, moment, no_time),
+        done=value(done_key, read_done, no_done),
+        stop_token=stop_token,
+        stop_note=_decode_stop_note(config.get(key(_STOP_NOTE, query_id)), stop_token),
+    )
+
+
+def _version_text(value: object, newest: int) -> int:
+    try:
+        return whole_text(value, most=newest)
+    except ValueError as error:
+        raise ValueError(f"{error}, the version of the dataset that says so") from None
+
+
+def fold_updates(
+    query_id: str,
+    epoch_id: int,
+    version: int,
+    committed_at: str | None,
+    done: DoneEpoch | None = None,
+) -> dict[str, str | None]:
+    """Return the config updates that fold history up to ``version`` into the watermark.
+
+    :param done: the newest epoch that is done, with rows or without, and where it ends.
+    """
+    return {
+        key(_LAST_DONE, query_id): encode_done(done) if done else None,
+        key(_LAST_EPOCH, query_id): str(epoch_id) if epoch_id > NO_EPOCH else None,
+        key(_LAST_EPOCH_VERSION, query_id): str(version),
+        key(_LAST_EPOCH_TIME, query_id): committed_at,
+    }
+
+
+def encode_stamp(
+    query_id: str, owner: Owner, epoch: Epoch, duration_ms: int, run_id: str
+) -> dict[str, str]:
+    """Return the transaction properties of the commit that carries an epoch's data."""
+    return {
+        "streaming.queryId": query_id,
+        "streaming.epochId": str(epoch.epoch_id),
+        "streaming.generation": str(owner.generation),
+        "streaming.token": str(owner.token),
+        "streaming.runId": run_id,
+        "streaming.protocol": str(PROTOCOL_VERSION),
+        "streaming.mode": epoch.mode.value,
+        "streaming.rows": str(epoch.rows),
+        "streaming.deletes": str(epoch.deletes),
+        "streaming.fragments": str(len(epoch.fragments)),
+        "streaming.bytes": str(epoch.bytes),
+        "streaming.startedAt": epoch.started_at,
+        "streaming.durationMs": str(duration_ms),
+        **encode_ends(epoch.ends),
+    }
+
+
+_WHOLE_STAMP = {
+    "epochId": ("epoch_id", 0),
+    "generation": ("generation", 0),
+    "token": ("token", 1),
+    "rows": ("rows", 0),
+    "deletes": ("deletes", 0),
+    "fragments": ("fragments", 0),
+    "bytes": ("bytes", 0),
+    "durationMs": ("duration_ms", -LARGEST - 1),
+}
+"""Whole numbers of a stamp, with the least that each may be. A duration is negative where a wall
+clock was set back during the epoch."""
+
+
+def decode_stamp(properties: Mapping[str, str], query_id: str, version: int) -> EpochStamp | None:
+    """Read the stamp of a version's commit; ``None`` when it carries no epoch of this query.
+
+    :raises ProtocolVersionError: the stamp is newer than this package, or no version of it writes
+        such a stamp; the message names the property.
+    """
+    if properties.get("streaming.queryId") != query_id:
+        return None
+    origin = Origin(
+        f"the transaction of version {version}, of query {query_id!r},",
+        PROTOCOL_VERSION,
+        "Give this query a queryId of its own",
+    )
+
+    def field(word: str, parse: Reader) -> Any:
+        return origin.field(properties, f"streaming.{word}", parse)
+
+    protocol = field("protocol", partial(whole_text, least=1))
+    _refuse_newer(protocol, f"the epoch in version {version}")
+    stamp = EpochStamp(
+        query_id=query_id,
+        run_id=field("runId", plain_text),
+        protocol=protocol,
+        mode=field("mode", partial(one_of, OutputMode)).value,
+        started_at=field("startedAt", moment),
+        version=version,
+        ends=origin.read(properties, read_ends),
+        **{
+            name: field(word, partial(whole_text, least=least))
+            for word, (name, least) in _WHOLE_STAMP.items()
+        },
+    )
+    field("durationMs", lambda _: _committed(stamp))
+    return stamp
+
+
+def _committed(stamp: EpochStamp) -> str:
+    """Return when the commit was sent, or refuse a sum of start and duration that is no time."""
+    try:
+        return moment(stamp.committed_at)
+    except (OverflowError, ValueError):
+        raise ValueError("milliseconds that end within the calendar") from None

@@ -1,0 +1,78 @@
+"""End offsets on disk: how an epoch's commit and a fold say where the epoch ends in its sources."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_lance.protocol.decoding import json_object, json_value, plain_text, whole
+from airflow_provider_lance.protocol.model import DoneEpoch, EndOffsets
+
+__all__ = ["encode_done", "encode_ends", "read_done", "read_ends"]
+
+_DIGEST, _LINES = "endOffsetsDigest", "endOffsets"
+
+
+def encode_done(done: DoneEpoch) -> str:
+    """Return the JSON kept under ``lastDone.<queryId>``."""
+    record: dict[str, Any] = {"epoch": done.epoch_id}
+    if done.ends is not None:
+        record[_DIGEST] = done.ends.digest
+        if done.ends.lines is not None:
+            record[_LINES] = list(done.ends.lines)
+    return json.dumps(record, separators=(",", ":"))
+
+
+def read_done(text: object) -> DoneEpoch:
+    """Read what :func:`encode_done` made.
+
+    :raises ValueError: it is something else, see :mod:`.decoding`.
+    """
+    record = json_object(text)
+    try:
+        epoch_id = whole(record.get("epoch"))
+        return DoneEpoch(epoch_id, _joined(record.get(_DIGEST), record.get(_LINES)))
+    except ValueError as error:
+        raise ValueError(f"an epoch that is done ({error})") from None
+
+
+def encode_ends(ends: EndOffsets | None) -> dict[str, str]:
+    """Return the transaction properties that say where an epoch ends; none if that is not known."""
+    if ends is None:
+        return {}
+    digest = {f"streaming.{_DIGEST}": ends.digest}
+    if ends.lines is None:
+        return digest
+    return digest | {f"streaming.{_LINES}": json.dumps(ends.lines, separators=(",", ":"))}
+
+
+def read_ends(properties: Mapping[str, str]) -> EndOffsets | None:
+    """Read what :func:`encode_ends` made.
+
+    :raises ValueError: it is something else, see :mod:`.decoding`.
+    """
+    lines = properties.get(f"streaming.{_LINES}")
+    return _joined(
+        properties.get(f"streaming.{_DIGEST}"), None if lines is None else json_value(lines)
+    )
+
+
+def _joined(digest: Any, lines: Any) -> EndOffsets | None:
+    if digest is None and lines is None:
+        return None
+    if lines is None:
+        return EndOffsets(_digest(digest))
+    if not isinstance(lines, list):
+        raise ValueError(f"{_LINES} must be a list of texts")
+    ends = EndOffsets.of([plain_text(line) for line in lines])
+    if ends.digest != _digest(digest):
+        raise ValueError(f"{_LINES} must be those of {_DIGEST}")
+    return EndOffsets(ends.digest, tuple(lines))
+
+
+def _digest(value: Any) -> str:
+    text = plain_text(value)
+    if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
+        raise ValueError(f"{_DIGEST} must be 64 hexadecimal digits")
+    return text

@@ -1,0 +1,146 @@
+"""From a decision that ends the query to the error that says what was seen and what to type."""
+
+from __future__ import annotations
+
+from airflow_provider_lance.exceptions import (
+    CheckpointMismatchError,
+    DatasetRestoredError,
+    FencedError,
+    HistoryGapError,
+)
+from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.commands import restore_line
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.model import QueryState, Watermark
+from airflow_provider_lance.protocol.proof import changed_epoch, lost_epochs
+from airflow_provider_lance.protocol.watermark import known_done
+
+__all__ = ["OnHistoryGap", "OnRestore", "refuse"]
+
+
+def refuse(
+    decision: Decision,
+    *,
+    state: QueryState,
+    uri: str,
+    checkpoint: Checkpoint,
+    watermark: Watermark,
+    held_token: int | None,
+) -> None:
+    """Raise the error that a decision stands for; return if the decision is no refusal.
+
+    :raises FencedError, CheckpointMismatchError, DatasetRestoredError, HistoryGapError: as the
+        decision says.
+    """
+    query, owner = state.query_id, state.owner
+    match decision:
+        case Decision.FENCED:
+            held_by = (
+                f"token {owner.token} ({owner.state.value}) of run {owner.driver.run_id} on host "
+                f"{owner.driver.host or 'unknown'}, since {owner.time}"
+                if owner
+                else "nobody: its owner record is gone"
+            )
+            mine = "had not claimed yet" if held_token is None else f"had token {held_token}"
+            raise FencedError(
+                f"query {query!r} in {uri} is held by {held_by}; this driver {mine} and stops "
+                "without committing. One driver per query goes on: nothing to do, unless both were "
+                "wanted; then give one of them a queryId of its own"
+            )
+        case Decision.CHECKPOINT_FOREIGN:
+            recorded = owner.driver if owner else None
+            raise CheckpointMismatchError(
+                f"query {query!r} in {uri} belongs to checkpoint "
+                f"{recorded.checkpoint_id if recorded else None} at "
+                f"{recorded.checkpoint_location if recorded else None} (epoch watermark "
+                f"{watermark.epoch}), but {checkpoint.location} has "
+                f"{f'id {checkpoint.id}' if checkpoint.id else 'no checkpoint yet'}. Was it "
+                "deleted or moved? Going on would skip data silently. Either point "
+                "checkpointLocation at the recorded checkpoint, or choose a new queryId, or set "
+                "onCheckpointChange=newGeneration to number epochs anew under this queryId (the "
+                "source is then read from where this checkpoint stands, and rows read before are "
+                "appended again)"
+            )
+        case Decision.CHECKPOINT_STALE:
+            raise CheckpointMismatchError(
+                f"query {query!r} has epoch {watermark.epoch} in {uri}, but its checkpoint at "
+                f"{checkpoint.location} has planned no epoch after {checkpoint.planned}: it is an "
+                "older copy. Spark would plan those epochs anew with other data, and they would "
+                "be skipped. Either restore the newest copy of the checkpoint, or choose a new "
+                "queryId, or set onCheckpointChange=newGeneration"
+            )
+        case Decision.DATASET_FOREIGN:
+            raise CheckpointMismatchError(
+                f"the checkpoint at {checkpoint.location} (id {checkpoint.id}) has committed "
+                f"epochs up to {checkpoint.committed}, but {uri} at version {state.version} has no "
+                f"trace of query {query!r}. Was the dataset dropped or recreated, or is this the "
+                "wrong URI or queryId? Those epochs' rows are not here. Either correct uri and "
+                "queryId, or start with a new checkpointLocation, which reads the source again, "
+                "or set onCheckpointChange=newGeneration to go on from where the checkpoint stands"
+            )
+        case Decision.CHECKPOINT_CHANGED:
+            raise CheckpointMismatchError(
+                f"the checkpoint at {checkpoint.location} says that epoch "
+                f"{changed_epoch(checkpoint, state, watermark)} of query {query!r} ends elsewhere "
+                f"than its commit in {uri} says. Another driver wrote its `offsets` file, or it "
+                "was edited or restored: Spark would go on behind rows that were never read, or "
+                "read rows again. Type lance-stream check, which says how to repair it"
+            )
+        case Decision.DATASET_RESTORED:
+            raise _restored(uri, state, checkpoint, watermark)
+        case Decision.HISTORY_GAP:
+            raise _gap(uri, state, checkpoint, watermark)
+        case Decision.FULL_COMMIT | Decision.SKIP_REPLAY | Decision.RECOVERY_TXN2_ONLY:
+            return
+
+
+def _restored(
+    uri: str, state: QueryState, checkpoint: Checkpoint, mark: Watermark
+) -> DatasetRestoredError:
+    lost = lost_epochs(mark, state, checkpoint.committed)
+    assert lost is not None
+    assert mark.undone_by is not None
+    by, restored = mark.undone_by
+    gone = [stamp for stamp in mark.undone if lost[0] <= stamp.epoch_id <= lost[1]]
+    rows = f"{sum(stamp.rows for stamp in gone):,} rows"
+    rows = f"at least {rows}" if mark.undone_missing else rows
+    are = "may no longer be" if mark.undone_missing else "are no longer"
+    back = (
+        "the versions that held them were cleaned up, so they cannot be brought back"
+        if mark.undone_missing
+        else f"to bring them back: {restore_line(uri, by - 1)}"
+    )
+    return DatasetRestoredError(
+        f"version {by} of {uri} brought version {restored} back: epochs {lost[0]} to {lost[1]} of "
+        f"query {state.query_id!r} ({rows}) {are} in the table, and Spark's log has them "
+        f"as done, so it does not read them again. Either way: {back}; or, to go on without "
+        f"them, start once with onRestore=accept:{lost[0]}-{lost[1]}"
+    )
+
+
+def _gap(uri: str, state: QueryState, checkpoint: Checkpoint, mark: Watermark) -> HistoryGapError:
+    epoch = checkpoint.planned
+    seen = max(mark.epoch, known_done(state))
+    gone = f"{mark.missing} of the versions of {uri} after {state.folded_version} were cleaned up"
+    span = f"epoch {epoch}" if epoch == seen + 1 else f"epochs {seen + 1} to {epoch}"
+    if checkpoint.in_flight is None:
+        return HistoryGapError(
+            f"{gone}, so whether {span} of query {state.query_id!r} are still in the table cannot "
+            "be seen: Spark's log has them as done, but an older version may have been restored "
+            f"since. Look whether their rows are in the table, then start once with "
+            f"onHistoryGap=committed:{epoch} if they are; if they are not, "
+            f"onRestore=accept:{seen + 1}-{epoch} goes on without them"
+        )
+    more = (
+        f" If rows of epochs {seen + 1} to {checkpoint.committed} are missing too, add "
+        f"onRestore=accept:{seen + 1}-{checkpoint.committed}, which goes on without them."
+        if checkpoint.committed > seen
+        else ""
+    )
+    return HistoryGapError(
+        f"epoch {epoch} of query {state.query_id!r} was planned and is not in the checkpoint's "
+        f"commit log, and {gone} that could prove it. Look whether its rows are in the table, "
+        f"then start once with onHistoryGap=committed:{epoch} if they are, or "
+        f"onHistoryGap=missing:{epoch} if they are not.{more}"
+    )

@@ -1,0 +1,34 @@
+"""The named steps of a driver's work on a dataset, and what comes of a commit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from airflow_provider_lance.protocol.decision import Decision
+
+__all__ = ["CommitResult", "Step"]
+
+
+class Step(StrEnum):
+    """The points between two side effects, in the order they are reached."""
+
+    CLAIM_OPENED = "claim.opened"
+    CLAIM_OWNED = "claim.owned"
+    CLAIM_BARRED = "claim.barred"
+    CLAIM_HEALED = "claim.healed"
+    COMMIT_CHECKED = "commit.checked"
+    COMMIT_LANDED = "commit.landed"
+    COMMIT_FOLDED = "commit.folded"
+    RELEASE_CHECKED = "release.checked"
+    RELEASE_DONE = "release.done"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """What became of one epoch; ``version`` is the dataset's after it."""
+
+    decision: Decision
+    epoch_id: int
+    version: int
+    commit_ms: float = 0.0

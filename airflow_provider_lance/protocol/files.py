@@ -1,0 +1,161 @@
+"""The few file operations that a checkpoint and its neighbours need, over pyarrow's filesystems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
+from airflow_provider_lance.protocol.option_parsers import is_absolute
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+
+__all__ = ["ArrowFiles", "Entry", "Files", "open_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a folder: its size in bytes, and when it was written by the store's clock."""
+
+    name: str
+    size: int
+    modified: datetime | None
+
+
+class Files(Protocol):
+    """Small files below one location; paths are relative to it, with ``/`` between names."""
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content, ``None`` if there is no such file.
+
+        :raises StorageUnavailableError: the store did not answer or refused.
+        """
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted; empty if there is no such folder.
+
+        :raises StorageUnavailableError: the store did not answer or refused.
+        """
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file whole, with the folders above it, over an older one.
+
+        :raises StorageUnavailableError: the store did not answer or refused.
+        """
+
+    def remove(self, path: str) -> None:
+        """Remove a folder with all that is in it; it must be there.
+
+        :raises StorageUnavailableError: the store did not answer or refused.
+        """
+
+
+class ArrowFiles:
+    """Files on whatever store pyarrow reaches; see :func:`open_files`."""
+
+    def __init__(self, filesystem: pyarrow.fs.FileSystem, root: str) -> None:
+        self._fs, self._root = filesystem, root.rstrip("/")
+
+    def _path(self, path: str) -> str:
+        return f"{self._root}/{path}".rstrip("/")
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file's content, ``None`` if there is no such file."""
+        try:
+            with self._fs.open_input_stream(self._path(path)) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unavailable(path, error) from error
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder, sorted; empty if there is no such folder."""
+        return [entry.name for entry in self.entries(path)]
+
+    def entries(self, path: str) -> list[Entry]:
+        """Return what is in a folder, sorted by name; empty if there is no such folder."""
+        from pyarrow.fs import FileSelector
+
+        try:
+            found = self._fs.get_file_info(FileSelector(self._path(path), allow_not_found=True))
+        except OSError as error:
+            raise self._unavailable(path, error) from error
+        entries = (Entry(info.base_name, info.size or 0, info.mtime) for info in found)
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file whole, with the folders above it, over an older one."""
+        target = self._path(path)
+        try:
+            self._fs.create_dir(target.rsplit("/", 1)[0], recursive=True)
+            with self._fs.open_output_stream(target) as stream:
+                stream.write(content)
+        except OSError as error:
+            raise self._unavailable(path, error) from error
+
+    def remove(self, path: str) -> None:
+        """Remove a folder with all that is in it; it must be there."""
+        try:
+            self._fs.delete_dir(self._path(path))
+        except OSError as error:
+            raise self._unavailable(path, error) from error
+
+    def move(self, path: str, to: str) -> None:
+        """Give a file another name; it must be there. An object store copies, then deletes."""
+        target = self._path(to)
+        try:
+            self._fs.create_dir(target.rsplit("/", 1)[0], recursive=True)
+            self._fs.move(self._path(path), target)
+        except OSError as error:
+            raise self._unavailable(path, error) from error
+
+    def _unavailable(self, path: str, error: OSError) -> StorageUnavailableError:
+        return StorageUnavailableError(f"cannot reach {self._path(path)}: {error}")
+
+
+def open_files(location: str, storage_options: Mapping[str, str] | None = None) -> ArrowFiles:
+    """Open a location by its URI or absolute path, with Lance's storage options.
+
+    ``s3a://`` and ``s3n://``, as Spark spells them, are read as ``s3://``. Stores other than S3
+    take their credentials from the environment.
+
+    :raises SpecError: no filesystem of pyarrow serves this scheme, or the path is relative.
+    """
+    from pyarrow import fs
+
+    absolute = is_absolute(location)
+    scheme = "" if location.startswith("/") else location.partition(":")[0].lower()
+    if absolute and scheme in ("s3", "s3a", "s3n"):
+        bucket_and_path = location.partition(":")[2].lstrip("/")
+        return ArrowFiles(fs.S3FileSystem(**_s3_arguments(storage_options or {})), bucket_and_path)
+    try:
+        if not absolute:
+            raise ValueError("it is no absolute path and no URI of a place")
+        # Spark writes `file:/x`, which pyarrow knows only as `file:///x`.
+        if scheme == "file":
+            location = "/" + location.partition(":")[2].lstrip("/")
+        return ArrowFiles(*fs.FileSystem.from_uri(location))
+    except (OSError, ValueError) as error:
+        raise SpecError(
+            f"cannot open {location!r}: {error}. Use an absolute path or a URI of a store that "
+            "pyarrow serves (file, s3, gs, abfs, hdfs)"
+        ) from error
+
+
+def _s3_arguments(options: Mapping[str, str]) -> dict[str, Any]:
+    """Turn Lance's S3 storage options into pyarrow's arguments."""
+    lowered = {name.lower().removeprefix("aws_"): value for name, value in options.items()}
+    endpoint = lowered.get("endpoint") or lowered.get("endpoint_url")
+    arguments = {
+        "access_key": lowered.get("access_key_id"),
+        "secret_key": lowered.get("secret_access_key"),
+        "session_token": lowered.get("session_token"),
+        "region": lowered.get("region") or lowered.get("default_region"),
+        "endpoint_override": endpoint.split("://", 1)[-1] if endpoint else None,
+        "scheme": endpoint.split("://", 1)[0] if endpoint and "://" in endpoint else None,
+    }
+    return {name: value for name, value in arguments.items() if value}

@@ -1,0 +1,231 @@
+"""The protocol's values: owner, watermark, stamp, epoch. All frozen, none does I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, Self
+
+__all__ = [
+    "NO_EPOCH",
+    "DoneEpoch",
+    "Driver",
+    "EndOffsets",
+    "Epoch",
+    "EpochStamp",
+    "OutputMode",
+    "Owner",
+    "OwnerState",
+    "QueryState",
+    "StopNote",
+    "Watermark",
+    "utc_now",
+]
+
+NO_EPOCH = -1
+"""The watermark of a query that has committed nothing; Spark's first epoch is 0."""
+
+
+class OutputMode(StrEnum):
+    """How an epoch changes the dataset; the names are Spark's."""
+
+    APPEND = "append"
+    COMPLETE = "complete"
+    UPDATE = "update"
+
+
+class OwnerState(StrEnum):
+    """Whether the last owner of a query ended in order; decides if a claim needs a barrier."""
+
+    ACTIVE = "active"
+    RELEASED = "released"
+
+
+def utc_now() -> str:
+    """Return this moment as ISO 8601 in UTC with milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class EndOffsets:
+    """Where an epoch ends in each source, as Spark's `offsets/N` says it.
+
+    ``lines`` are the file's lines from the third on; ``None`` where only their digest was kept.
+    """
+
+    digest: str
+    lines: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, lines: Sequence[str]) -> Self:
+        """Make the offsets of the lines; long ones are kept as their digest alone."""
+        digest = sha256("\n".join(lines).encode()).hexdigest()
+        kept = sum(map(len, lines)) <= _MOST_OFFSET_CHARACTERS
+        return cls(digest, tuple(lines) if kept else None)
+
+
+_MOST_OFFSET_CHARACTERS = 4096
+"""Offsets of hundreds of partitions would make each manifest longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoneEpoch:
+    """The newest epoch that a driver had done when it folded, also if it held no rows."""
+
+    epoch_id: int
+    ends: EndOffsets | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """One Spark driver process: who it is and which checkpoint it works from.
+
+    ``start`` tells the process from another that gets the same ``pid`` later; ``launch_id`` names
+    the launch and ``launched_by`` who launched it. Each is empty where nobody said it.
+    """
+
+    run_id: str
+    checkpoint_id: str
+    checkpoint_location: str
+    application_id: str = ""
+    ui_address: str = ""
+    host: str = ""
+    pid: int = 0
+    start: str = ""
+    launch_id: str = ""
+    launched_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The driver that may commit for a query; ``token`` grows by one with each new owner."""
+
+    token: int
+    state: OwnerState
+    generation: int
+    driver: Driver
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopNote:
+    """What a stop request says beside its token: which launch is meant, who asked, and when.
+
+    An empty ``launch_id`` means whichever driver the token means. ``time`` is ISO 8601 in UTC.
+    """
+
+    token: int
+    launch_id: str = ""
+    by: str = ""
+    time: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryState:
+    """What the manifest config of one dataset version says of one query.
+
+    ``watermark`` is only as exact as the last fold: epochs stamped in versions after
+    ``folded_version`` come on top, see
+    :func:`~airflow_provider_lance.protocol.watermark.exact_watermark`.
+    """
+
+    query_id: str
+    version: int
+    owner: Owner | None = None
+    watermark: int = NO_EPOCH
+    folded_version: int = 0
+    committed_at: str | None = None
+    done: DoneEpoch | None = None
+    stop_token: int | None = None
+    stop_note: StopNote | None = None
+
+    @property
+    def generation(self) -> int:
+        """Return the numbering that epochs of this query belong to now."""
+        return self.owner.generation if self.owner else 0
+
+    @property
+    def known(self) -> bool:
+        """Tell whether the dataset carries any trace of the query."""
+        return self.owner is not None or self.watermark > NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStamp:
+    """What the commit of an epoch says about itself in its transaction properties.
+
+    ``bytes`` are those of the rows as Arrow data in memory; the files are usually smaller.
+    ``duration_ms`` runs from the epoch's start to the moment its commit was sent.
+    """
+
+    query_id: str
+    epoch_id: int
+    generation: int
+    token: int
+    run_id: str
+    protocol: int
+    mode: str
+    rows: int
+    deletes: int
+    fragments: int
+    bytes: int
+    started_at: str
+    duration_ms: int
+    version: int = 0
+    ends: EndOffsets | None = None
+
+    @property
+    def committed_at(self) -> str:
+        """Return when the commit was sent, ISO 8601 in UTC."""
+        sent = datetime.fromisoformat(self.started_at) + timedelta(milliseconds=self.duration_ms)
+        return sent.isoformat(timespec="milliseconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """The exact watermark of one query at one dataset version, and how far it is proven.
+
+    ``stamps`` are the epochs since the last fold. ``missing`` counts the versions since then
+    whose transactions were cleaned up, ``missing_above`` those of them above the newest stamp; with
+    any of the latter, ``epoch`` is a lower bound. ``undone`` are epochs that a restored version
+    took away, and ``undone_by`` is the newest version that did, with the one it brought back;
+    ``undone_missing`` says that versions between the two were cleaned up: they may have held more.
+    """
+
+    epoch: int
+    version: int
+    committed_at: str | None
+    stamps: tuple[EpochStamp, ...] = ()
+    missing: int = 0
+    missing_above: int = 0
+    undone: tuple[EpochStamp, ...] = ()
+    undone_by: tuple[int, int] | None = None
+    undone_missing: bool = False
+
+    @property
+    def may_lack_epochs(self) -> bool:
+        """Tell whether a restored version took epochs away, or may have: nothing may be folded."""
+        return bool(self.undone) or self.undone_missing
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One micro-batch, written and ready to commit.
+
+    ``fragments`` are what the port's writer returned; ``keys`` the upsert's merge keys (a table
+    of key columns), ``None`` in the other modes.
+    """
+
+    epoch_id: int
+    mode: OutputMode
+    fragments: Sequence[Any]
+    rows: int
+    bytes: int
+    started_at: str
+    keys: Any = None
+    merge_keys: tuple[str, ...] = ()
+    deletes: int = 0
+    ends: EndOffsets | None = None

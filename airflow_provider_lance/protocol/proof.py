@@ -1,0 +1,142 @@
+"""What dataset, checkpoint and user together prove of the epochs; pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.decision import Decision, Sighting, decide
+from airflow_provider_lance.protocol.model import (
+    NO_EPOCH,
+    DoneEpoch,
+    EndOffsets,
+    QueryState,
+    Watermark,
+)
+from airflow_provider_lance.protocol.watermark import known_done, newest_done
+
+__all__ = [
+    "answered",
+    "changed_ends",
+    "changed_epoch",
+    "done_by_spark",
+    "epoch_in_doubt",
+    "lost_epochs",
+    "sighting",
+]
+
+
+def sighting(
+    checkpoint: Checkpoint,
+    state: QueryState,
+    mark: Watermark,
+    *,
+    planned_now: int | None = None,
+    held_token: int | None = None,
+    changed: bool = False,
+) -> Sighting:
+    """Put together what the decision looks at."""
+    recorded = state.owner
+    return Sighting(
+        checkpoint_id=checkpoint.id,
+        recorded_checkpoint_id=recorded.driver.checkpoint_id if recorded else None,
+        planned=checkpoint.planned,
+        planned_now=checkpoint.planned if planned_now is None else planned_now,
+        committed=checkpoint.committed,
+        held_token=held_token,
+        owner_token=recorded.token if recorded else None,
+        config_watermark=state.watermark,
+        exact_watermark=mark.epoch,
+        missing=mark.missing,
+        missing_above=mark.missing_above,
+        known_done=known_done(state),
+        lost=lost_epochs(mark, state, checkpoint.committed) is not None,
+        changed=changed,
+    )
+
+
+def lost_epochs(mark: Watermark, state: QueryState, spark_done: int) -> tuple[int, int] | None:
+    """Return the first and last epoch that a restored version took away for good.
+
+    An epoch above Spark's commit log is none of them: Spark plans it again.
+
+    :param spark_done: the newest epoch in Spark's commit log.
+    """
+    if mark.undone_by is None:
+        return None
+    lost = [stamp.epoch_id for stamp in mark.undone if stamp.epoch_id <= spark_done]
+    if mark.undone_missing:
+        # Nobody can tell what the missing versions held; and if the fold itself was made before
+        # the restore, neither what is there.
+        over_fold = mark.undone_by[1] < state.folded_version
+        lost += range(0 if over_fold else max(mark.epoch, known_done(state)) + 1, spark_done + 1)
+    return (min(lost), max(lost)) if lost else None
+
+
+def changed_epoch(checkpoint: Checkpoint, state: QueryState, mark: Watermark) -> int | None:
+    """Return the newest epoch of :func:`changed_ends`, ``None`` if there is none."""
+    return max(changed_ends(checkpoint, state, mark), default=None)
+
+
+def changed_ends(
+    checkpoint: Checkpoint, state: QueryState, mark: Watermark
+) -> dict[int, EndOffsets]:
+    """Return the epochs that end elsewhere by the checkpoint than by the dataset.
+
+    With the ends that the dataset knows: from the epoch's own commit, or from the last fold.
+    """
+    known = {stamp.epoch_id: stamp.ends for stamp in mark.stamps}
+    if state.done:
+        known.setdefault(state.done.epoch_id, state.done.ends)
+    changed = {}
+    for epoch_id, lines in checkpoint.ends.items():
+        ends = known.get(epoch_id)
+        if ends is not None and ends.digest != EndOffsets.of(lines).digest:
+            changed[epoch_id] = ends
+    return changed
+
+
+def epoch_in_doubt(checkpoint: Checkpoint, state: QueryState, mark: Watermark) -> int | None:
+    """Return the newest epoch of which nobody can tell whether it is in the table, if any."""
+    decision = decide(sighting(checkpoint, state, mark), NO_EPOCH)
+    return checkpoint.planned if decision is Decision.HISTORY_GAP else None
+
+
+def done_by_spark(checkpoint: Checkpoint, state: QueryState, mark: Watermark) -> DoneEpoch | None:
+    """Return the newest epoch that dataset or checkpoint have as done, with its end if known."""
+    done = newest_done(state, mark)
+    if checkpoint.committed <= (done.epoch_id if done else NO_EPOCH):
+        return done
+    lines = checkpoint.ends.get(checkpoint.committed)
+    return DoneEpoch(checkpoint.committed, EndOffsets.of(lines) if lines else None)
+
+
+def answered(
+    checkpoint: Checkpoint,
+    state: QueryState,
+    mark: Watermark,
+    on_restore: OnRestore,
+    on_history_gap: OnHistoryGap,
+) -> Watermark:
+    """Return the watermark with what the user has answered for; unchanged without an answer."""
+    lost = lost_epochs(mark, state, checkpoint.committed)
+    if lost is not None:
+        if not on_restore.covers(lost):
+            return mark
+        mark = replace(mark, undone=(), undone_by=None, undone_missing=False)
+        mark = replace(mark, epoch=max(mark.epoch, lost[1]), missing=mark.missing_above)
+    if not mark.missing:
+        return mark
+    planned, committed = checkpoint.planned, checkpoint.committed
+
+    def in_doubt() -> bool:
+        return epoch_in_doubt(checkpoint, state, mark) is not None
+
+    if in_doubt() and on_history_gap.names(planned) and on_history_gap.landed:
+        return replace(mark, epoch=planned, missing=0, missing_above=0)
+    if in_doubt() and on_restore.covers((max(mark.epoch, known_done(state)) + 1, committed)):
+        mark = replace(mark, epoch=max(mark.epoch, committed), missing=mark.missing_above)
+    if in_doubt() and not (on_history_gap.names(planned) and planned > committed):
+        return mark
+    return replace(mark, epoch=max(mark.epoch, committed), missing=0, missing_above=0)

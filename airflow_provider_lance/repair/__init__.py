@@ -1,0 +1,1 @@
+"""Write what a finding advises, after checking its preconditions again."""

@@ -1,0 +1,312 @@
+"""What can be healed, each in one function that looks again first and never guesses.
+
+None of them touches a row. Releasing by hand is what a new driver does, and no more: a claim, a
+barrier, a release; so the next driver finds a query that ended in order.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+from airflow_provider_lance.exceptions import (
+    CommitPreemptedError,
+    CommitStateUnknownError,
+    HistoryGapError,
+    PreconditionError,
+)
+from airflow_provider_lance.protocol.answers import OnHistoryGap
+from airflow_provider_lance.protocol.backoff import Backoff
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.codec import fold_updates
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.model import OwnerState, QueryState
+from airflow_provider_lance.protocol.port import Configure, DatasetPort
+from airflow_provider_lance.protocol.proof import epoch_in_doubt
+from airflow_provider_lance.protocol.watermark import (
+    exact_watermark,
+    known_done,
+    newest_done,
+)
+from airflow_provider_lance.repair.dry_run import planned_writes
+from airflow_provider_lance.repair.force_release import claim_and_release
+from airflow_provider_lance.repair.preconditions import (
+    gap_error,
+    known_query,
+    look_again,
+)
+from airflow_provider_lance.repair.restores import refuse_undone
+from airflow_provider_lance.repair.result import Action, Healed, Write
+
+__all__ = ["fold_watermark", "release_owner", "resolve_checkpoint", "resolve_gap"]
+
+_DEAD = "--proven-dead"
+
+
+def fold_watermark(
+    port: DatasetPort,
+    query_id: str,
+    *,
+    reach: str = "",
+    dry_run: bool = False,
+    backoff: Backoff | None = None,
+) -> Healed:
+    """Write the exact watermark into the config, where the config is behind history.
+
+    Safe beside a live driver: it is one update of keys that every fold, claim and release writes,
+    and Lance lets only one of two from the same version land.
+
+    :raises HistoryGapError: versions are missing, so the watermark is not exact; or an older
+        version was brought back over epochs of it.
+    :raises SpecError: the dataset does not know the query.
+    :raises TransientError: the store refused too often.
+    """
+    found: int | None = None
+    for attempt in backoff or Backoff():
+        port = port.latest()
+        state = known_query(port, query_id)
+        found = state.watermark if found is None else found
+        mark = exact_watermark(port, query_id)
+        if mark.missing:
+            raise gap_error(port, state, mark, reach=reach)
+        refuse_undone(port, mark)
+        if mark.epoch <= state.watermark:
+            # Ahead of what was found: an attempt landed without an answer, or the driver folded.
+            sentence = f"the config of version {port.version} has the exact watermark, {mark.epoch}"
+            return _healed(Action.FOLD, port, state, sentence, changed=state.watermark > found)
+        sentence = f"watermark {mark.epoch} folded into the config, which had {state.watermark}"
+        done = newest_done(state, mark)
+        updates = fold_updates(query_id, mark.epoch, port.version, mark.committed_at, done)
+        if dry_run:
+            write = Write(port.version + 1, "fold the watermark", updates)
+            return _healed(Action.FOLD, port, state, sentence, plan=[write])
+        try:
+            port = port.commit(Configure(updates))
+        except (CommitPreemptedError, CommitStateUnknownError) as error:
+            attempt.error = error
+        else:
+            return _healed(Action.FOLD, port, known_query(port, query_id), sentence)
+    raise AssertionError("a backoff ends in its last error")
+
+
+def release_owner(
+    port: DatasetPort,
+    query_id: str,
+    *,
+    by: str,
+    checkpoint_location: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    reach: str = "",
+    proven_dead: bool = False,
+    dry_run: bool = False,
+    backoff: Backoff | None = None,
+) -> Healed:
+    """Release an owner whose driver is dead: a claim, a barrier and a release.
+
+    :param by: who releases, for the owner record.
+    :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
+    :param reach: what a command needs to reach the store, for the messages.
+    :param proven_dead: the caller knows by other means that no driver of the query is at work.
+        It does not count against a process that is seen alive.
+    :raises DriverAliveError: a driver is alive, or that cannot be told.
+    :raises SpecError: the dataset does not know the query.
+    :raises HistoryGapError: versions are missing and the checkpoint cannot prove the watermark.
+    :raises FencedError: another driver claimed in the middle; it was left alone.
+    :raises TransientError: the store refused too often.
+    """
+    grounds = look_again(port, query_id, storage_options, reach)
+    port, state, owner = grounds.port, grounds.state, grounds.owner
+    if owner.state is OwnerState.RELEASED:
+        sentence = f"token {owner.token} has been released since {owner.time}: nothing to do"
+        return _healed(Action.RELEASE, port, state, sentence, changed=False)
+    location = checkpoint_location or owner.driver.checkpoint_location
+    sure = grounds.command("release", options=[_DEAD])
+    grounds.refuse_living(location, proven_dead=proven_dead, command=sure)
+    mark = grounds.watermark()
+    if mark.missing:
+        checkpoint = grounds.recorded_checkpoint(location, mark)
+        in_doubt = epoch_in_doubt(checkpoint, state, mark)
+        if in_doubt is not None:
+            raise gap_error(port, state, mark, in_doubt, reach=reach)
+    else:
+        # The checkpoint has no say in it. This stands for one that proves nothing: should versions
+        # vanish in the middle, the claim refuses.
+        checkpoint = Checkpoint(location, owner.driver.checkpoint_id, planned=sys.maxsize)
+    driver = grounds.driver("released", by)
+    if dry_run:
+        watermark = max(mark.epoch, checkpoint.committed)
+        plan = planned_writes(port, state, driver, replace(mark, epoch=watermark))
+        sentence = f"token {owner.token} released by {by}, watermark {watermark}"
+        return _healed(Action.RELEASE, port, state, sentence, plan=plan)
+    policy = Policy(backoff=backoff or Backoff())
+    try:
+        port, state = claim_and_release(
+            port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
+        )
+    except HistoryGapError as error:
+        raise gap_error(port, state, mark, reach=reach) from error
+    sentence = f"token {owner.token} released by {by}, watermark {state.watermark}"
+    return _healed(Action.RELEASE, port, state, sentence)
+
+
+def resolve_gap(
+    port: DatasetPort,
+    query_id: str,
+    epoch: int,
+    landed: bool,
+    *,
+    by: str,
+    checkpoint_location: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    reach: str = "",
+    proven_dead: bool = False,
+    dry_run: bool = False,
+    backoff: Backoff | None = None,
+) -> Healed:
+    """Answer for the one epoch in doubt, and release the query with that answer folded.
+
+    :param epoch: the epoch that is answered for; it must be the one in doubt.
+    :param landed: whether its rows are in the dataset.
+    :param by: see :func:`release_owner`, for the others too.
+    :raises PreconditionError: there is no gap, or another epoch is in doubt or none; as
+        :class:`DriverAliveError` a driver is alive, or that cannot be told.
+    :raises HistoryGapError: the recorded checkpoint is not at the location, and only it tells
+        which epoch is in doubt.
+    :raises FencedError: another driver claimed in the middle; it was left alone.
+    :raises TransientError: the store refused too often.
+    """
+    grounds = look_again(port, query_id, storage_options, reach)
+    port, state, owner = grounds.port, grounds.state, grounds.owner
+    mark = grounds.watermark()
+    if not mark.missing:
+        raise PreconditionError(
+            f"query {query_id!r} in {port.uri} has no gap in its history: its watermark "
+            f"{mark.epoch} is exact at version {port.version}, and there is nothing to resolve"
+        )
+    location = checkpoint_location or owner.driver.checkpoint_location
+    answer = ("--epoch", str(epoch), "--committed" if landed else "--missing")
+    sure = grounds.command("resolve", "gap", options=[*answer, _DEAD])
+    grounds.refuse_living(location, proven_dead=proven_dead, command=sure)
+    checkpoint = grounds.recorded_checkpoint(location, mark)
+    in_doubt = epoch_in_doubt(checkpoint, state, mark)
+    if in_doubt is None:
+        raise PreconditionError(
+            f"no epoch of query {query_id!r} is in doubt, although {mark.missing} versions of "
+            f"{port.uri} are missing: Spark's commit log has epochs up to {checkpoint.committed}, "
+            f"history up to {mark.epoch}. Type {grounds.command('release')}"
+        )
+    if epoch != in_doubt:
+        raise PreconditionError(
+            f"epoch {epoch} of query {query_id!r} is not in doubt, epoch {in_doubt} is: planned, "
+            f"not in the commit log of {location}, and not in the versions that {port.uri} still "
+            f"has. Look for the rows of epoch {in_doubt}"
+        )
+    if grounds.heard >= epoch and not landed:
+        raise PreconditionError(
+            f"epoch {epoch} of query {query_id!r} is not missing: its driver told of it as "
+            "committed. Say --committed, unless the dataset was brought back to an older state"
+        )
+    if epoch <= checkpoint.committed and not landed:
+        raise PreconditionError(
+            f"epoch {epoch} of query {query_id!r} is in Spark's commit log, so it is not read "
+            "again. If its rows are not in the table, start the stream once with onRestore=accept:"
+            f"{max(mark.epoch, known_done(state)) + 1}-{epoch}, which goes on without them"
+        )
+    what = f"epoch {epoch} resolved as {'committed' if landed else 'missing'}"
+    driver = grounds.driver(what, by)
+    if dry_run:
+        watermark = epoch if landed else max(mark.epoch, checkpoint.committed)
+        plan = planned_writes(port, state, driver, replace(mark, epoch=watermark))
+        sentence = f"{what} by {by}, watermark {watermark}, released"
+        return _healed(Action.GAP, port, state, sentence, plan=plan)
+    policy = Policy(on_history_gap=OnHistoryGap(epoch, landed), backoff=backoff or Backoff())
+    port, state = claim_and_release(
+        port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
+    )
+    sentence = f"{what} by {by}, watermark {state.watermark}, released"
+    return _healed(Action.GAP, port, state, sentence)
+
+
+def resolve_checkpoint(
+    port: DatasetPort,
+    query_id: str,
+    checkpoint_location: str,
+    *,
+    by: str,
+    storage_options: Mapping[str, str] | None = None,
+    reach: str = "",
+    proven_dead: bool = False,
+    dry_run: bool = False,
+    backoff: Backoff | None = None,
+) -> Healed:
+    """Record the checkpoint that lies at a location now, and number epochs anew for it.
+
+    The next start reads the source from where this checkpoint stands, and what it reads is
+    appended, whether it was read before or not.
+
+    :param checkpoint_location: the new checkpoint, which must have an id.
+    :raises PreconditionError: there is no checkpoint yet, or it fits as it is; as
+        :class:`DriverAliveError` a driver is alive, or that cannot be told.
+    :raises CheckpointCorruptError: its id cannot be read.
+    :raises FencedError: another driver claimed in the middle; it was left alone.
+    :raises TransientError: the store refused too often.
+    """
+    grounds = look_again(port, query_id, storage_options, reach)
+    port, state, owner = grounds.port, grounds.state, grounds.owner
+    named = ["--checkpoint", checkpoint_location, _DEAD]
+    sure = grounds.command("resolve", "checkpoint", options=named)
+    recorded = owner.driver.checkpoint_location
+    grounds.refuse_living(recorded, checkpoint_location, proven_dead=proven_dead, command=sure)
+    checkpoint = grounds.checkpoint(checkpoint_location)
+    if checkpoint.id is None:
+        raise PreconditionError(
+            f"{checkpoint_location} has no checkpoint yet, so there is no id to record: start the "
+            f"stream there once with onCheckpointChange=newGeneration, which does the same"
+        )
+    mark = exact_watermark(port, query_id)
+    if checkpoint.id == owner.driver.checkpoint_id and mark.epoch <= checkpoint.planned:
+        raise PreconditionError(
+            f"the checkpoint at {checkpoint_location} (id {checkpoint.id}) is the one that query "
+            f"{query_id!r} in {port.uri} belongs to, and no older copy: there is nothing to resolve"
+        )
+    driver = replace(
+        grounds.driver("checkpoint resolved", by),
+        checkpoint_id=checkpoint.id,
+        checkpoint_location=checkpoint_location,
+    )
+    what = f"checkpoint {checkpoint.id} recorded by {by}"
+    if dry_run:
+        plan = planned_writes(port, state, driver, None)
+        sentence = f"{what}, generation {state.generation + 1}, epochs numbered anew"
+        return _healed(Action.CHECKPOINT, port, state, sentence, plan=plan)
+    policy = Policy(new_generation=True, backoff=backoff or Backoff())
+    port, state = claim_and_release(
+        port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
+    )
+    sentence = f"{what}, generation {state.generation}, epochs numbered anew"
+    return _healed(Action.CHECKPOINT, port, state, sentence)
+
+
+def _healed(
+    action: Action,
+    port: DatasetPort,
+    state: QueryState,
+    sentence: str,
+    *,
+    changed: bool = True,
+    plan: list[Write] | None = None,
+) -> Healed:
+    return Healed(
+        action=action,
+        uri=port.uri,
+        query_id=state.query_id,
+        sentence=sentence,
+        changed=changed and plan is None,
+        version=port.version,
+        watermark=state.watermark,
+        token=state.owner.token if state.owner else None,
+        generation=state.generation,
+        dry_run=plan is not None,
+        writes=tuple(plan or ()),
+    )

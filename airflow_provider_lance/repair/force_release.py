@@ -1,0 +1,89 @@
+"""A claim and a release by hand: the query passes from one known owner to nobody, or not at all."""
+
+from __future__ import annotations
+
+from airflow_provider_lance.exceptions import CommitStateUnknownError, FencedError
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.model import NO_EPOCH, Driver, Owner, QueryState
+from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.repair.liveness import named
+
+__all__ = ["claim_and_release"]
+
+
+def claim_and_release(
+    port: DatasetPort,
+    query_id: str,
+    *,
+    expected: Owner,
+    driver: Driver,
+    checkpoint: Checkpoint,
+    policy: Policy,
+) -> tuple[DatasetPort, QueryState]:
+    """Take the query from ``expected``, bar what it may still send, fold, release.
+
+    Nothing is written if somebody else has claimed since ``expected`` was read: Lance lets only one
+    of two updates of the owner's key land, and before each attempt the owner is looked at again.
+
+    :param driver: what is recorded as the owner; its ``run_id`` must be like no other.
+    :returns: the query after the release, and the handle that shows it.
+    :raises FencedError: another driver claimed before or in the middle.
+    :raises HistoryGapError: versions are missing that ``checkpoint`` and ``policy`` cannot answer
+        for.
+    :raises TransientError: the store refused too often. ``driver`` may be left as the owner,
+        ``active``; what was proven or answered for is folded then, and a release is left to do.
+    """
+
+    def still_so(step: Step) -> None:
+        if step is not Step.CLAIM_OPENED:
+            return
+        owner = _state(committer.port, query_id).owner
+        if owner and owner.driver == driver:
+            return  # an attempt before this one landed, and its answer came late
+        if owner != expected:
+            raise _taken(committer.port, query_id)
+
+    port = port.latest()
+    if _state(port, query_id).owner != expected:
+        raise _taken(port, query_id)
+    committer = Committer(port, query_id, checkpoint, policy, on_step=still_so)
+    committer.prepare()
+    committer.identify(driver)
+    try:
+        committer.claim(NO_EPOCH)
+    except FencedError as error:
+        raise _taken(port.latest(), query_id) from error
+    claimed = committer.owner
+    assert claimed is not None
+    if committer.release():
+        return committer.port, _state(committer.port, query_id)
+    newest = port.latest()
+    if _state(newest, query_id).owner != claimed:
+        raise _taken(newest, query_id)
+    raise CommitStateUnknownError(
+        f"query {query_id!r} in {newest.uri} was claimed with token {claimed.token} and could not "
+        "be released: the store refused too often. Nothing is lost; release it, or start the "
+        "stream again"
+    )
+
+
+def _state(port: DatasetPort, query_id: str) -> QueryState:
+    return decode_query(port.config, query_id, port.version)
+
+
+def _taken(port: DatasetPort, query_id: str) -> FencedError:
+    owner = _state(port, query_id).owner
+    held = (
+        f"token {owner.token} ({owner.state.value}) of {named(owner)} on host "
+        f"{owner.driver.host or 'unknown'}, since {owner.time}"
+        if owner
+        else "nobody: its owner record is gone"
+    )
+    return FencedError(
+        f"query {query_id!r} in {port.uri} has changed hands in the meantime and was left alone: "
+        f"it is held by {held}. Look at it again before you go on"
+    )

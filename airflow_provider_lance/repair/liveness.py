@@ -1,0 +1,96 @@
+"""Whether a driver of a query may still be at work: the one question before its owner is released.
+
+Only what is seen counts: a process of this host that is gone, or a driver's own last word. An old
+heartbeat proves nothing, and a young one forbids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from itertools import chain
+
+from airflow_provider_lance.diagnostics.collect_drivers import see_drivers, with_owner
+from airflow_provider_lance.diagnostics.evidence import DriverSeen
+from airflow_provider_lance.exceptions import DriverAliveError
+from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.model import Owner, OwnerState, QueryState
+
+__all__ = ["named", "refuse_living", "seen_from_here"]
+
+_YOUNG_SECONDS = 600.0
+
+
+def seen_from_here(
+    state: QueryState, reports: Files | None, *others: Files | None
+) -> tuple[DriverSeen, ...]:
+    """Return the newest launches that left reports, and the owner, with or without any.
+
+    :param reports: those beside the owner's checkpoint; ``None`` where they cannot be read.
+    :param others: those beside other checkpoints of the query.
+    :raises StorageUnavailableError: the store did not answer or refused.
+    """
+    now = datetime.now(UTC)
+    seen = [see_drivers(each, state.query_id, now) if each else () for each in (reports, *others)]
+    return with_owner(seen[0], state, reports, now) + tuple(chain.from_iterable(seen[1:]))
+
+
+def refuse_living(
+    state: QueryState, drivers: Iterable[DriverSeen], *, proven_dead: bool, command: str
+) -> None:
+    """Raise unless every driver of the query that can be seen is gone.
+
+    What is seen alive is alive, whatever anybody says; ``proven_dead`` answers only for what
+    cannot be seen from here.
+
+    :param command: what to type once the driver is proven dead by other means.
+    :raises DriverAliveError: a driver is alive, or it cannot be told.
+    """
+    owner = state.owner
+    for driver in sorted(drivers, key=lambda each: not each.alive):
+        own = owner is not None and driver.is_of(owner.driver)
+        if own and owner and owner.state is OwnerState.ACTIVE:
+            # Its process counts, not its word: an epoch that hung may come to life in it.
+            at_work = driver.alive
+            if driver.alive is None and driver.summary is not None:
+                at_work = False
+        elif own or driver.summary is not None or (driver.pulse and driver.pulse.state == "ended"):
+            at_work = False
+        else:
+            old = driver.pulse is None or driver.silent >= _YOUNG_SECONDS
+            at_work = False if driver.alive is None and old else driver.alive
+        if at_work is False or (at_work is None and proven_dead):
+            continue
+        raise _refusal(state, driver, own=own, at_work=at_work, command=command)
+
+
+def _refusal(
+    state: QueryState, driver: DriverSeen, *, own: bool, at_work: bool | None, command: str
+) -> DriverAliveError:
+    assert state.owner is not None
+    who = f"launch {driver.launch_id}"
+    if own:
+        who = f"the owner (token {state.owner.token}, {named(state.owner)})"
+    process = driver.process
+    where = f"pid {process.pid} on {process.host}" if process else "a process that is not recorded"
+    last = f"last heartbeat {driver.pulse.time}" if driver.pulse else "no heartbeat"
+    seen = f"{who} of query {state.query_id!r}, {where}, {last},"
+    if at_work is None:
+        return DriverAliveError(
+            f"{seen} cannot be told dead from alive from here. Run this on that host, or make sure "
+            f"that this process is gone and type: {command}"
+        )
+    if own:
+        return DriverAliveError(
+            f"{seen} is alive. Ask it to stop, which releases the query, or end that process first"
+        )
+    return DriverAliveError(
+        f"{seen} is alive. It takes the query over by itself; ask it to stop, or end that process "
+        "first"
+    )
+
+
+def named(owner: Owner) -> str:
+    """Name an owner: by its run, or before Spark has named that, by its launch."""
+    driver = owner.driver
+    return f"run {driver.run_id}" if driver.run_id else f"launch {driver.launch_id or 'unknown'}"

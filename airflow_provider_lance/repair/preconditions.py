@@ -1,0 +1,213 @@
+"""What a healing stands on, read at the newest version, and the words in which it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from uuid import uuid4
+
+from airflow_provider_lance.diagnostics.evidence import DriverSeen
+from airflow_provider_lance.exceptions import (
+    HistoryGapError,
+    ProtocolVersionError,
+    SpecError,
+    StorageUnavailableError,
+)
+from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
+from airflow_provider_lance.protocol.codec import (
+    decode_query,
+    query_ids,
+)
+from airflow_provider_lance.protocol.commands import command_line
+from airflow_provider_lance.protocol.files import ArrowFiles, open_files
+from airflow_provider_lance.protocol.model import (
+    NO_EPOCH,
+    Driver,
+    Owner,
+    QueryState,
+    Watermark,
+)
+from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.protocol.watermark import exact_watermark
+from airflow_provider_lance.repair.liveness import refuse_living, seen_from_here
+from airflow_provider_lance.repair.restores import refuse_undone
+from airflow_provider_lance.supervision.driver_reports import report_location
+
+__all__ = ["Grounds", "gap_error", "known_query", "look_again"]
+
+
+class Grounds:
+    """One query at one version: who owns it, and what is proven of its epochs."""
+
+    def __init__(
+        self,
+        port: DatasetPort,
+        state: QueryState,
+        owner: Owner,
+        storage: Mapping[str, str] | None,
+        reach: str = "",
+    ) -> None:
+        self.port, self.state, self.owner = port, state, owner
+        self._storage, self._reach = storage, reach
+        self._drivers: tuple[DriverSeen, ...] = ()
+
+    @property
+    def query_id(self) -> str:
+        """Return the query's id."""
+        return self.state.query_id
+
+    def command(self, *verb: str, options: Sequence[str] = ()) -> str:
+        """Return what to type for this query."""
+        return _typed(
+            *verb, uri=self.port.uri, query=self.query_id, options=options, reach=self._reach
+        )
+
+    def watermark(self) -> Watermark:
+        """Return the exact watermark at this version.
+
+        :raises DatasetRestoredError: an older version was brought back over epochs of it.
+        """
+        mark = exact_watermark(self.port, self.query_id)
+        refuse_undone(self.port, mark)
+        return mark
+
+    def refuse_living(self, location: str, *others: str, proven_dead: bool, command: str) -> None:
+        """Raise unless every driver that can be seen, also by its reports, is gone.
+
+        :param location: the owner's checkpoint, beside which drivers leave their reports.
+        :param others: checkpoints beside which other drivers may have left theirs.
+        :raises DriverAliveError: a driver is alive, or it cannot be told.
+        :raises SpecError: the reports' location cannot be opened from here.
+        :raises StorageUnavailableError: the store of the reports did not answer or refused.
+        """
+        places = dict.fromkeys((location, *others))
+        reports = [self._reports(each, optional=proven_dead) for each in places]
+        self._drivers = seen_from_here(self.state, *reports)
+        refuse_living(self.state, self._drivers, proven_dead=proven_dead, command=command)
+
+    @property
+    def heard(self) -> int:
+        """Return the watermark that the owner's own launch last told of, -1 if it told none.
+
+        What it told before its claim may be of an older generation.
+        """
+        own = [each for each in self._drivers if each.is_of(self.owner.driver)]
+        said = [each.pulse.watermark for each in own if each.pulse and each.pulse.token]
+        said += [each.summary.watermark for each in own if each.summary]
+        return max((each for each in said if each is not None), default=NO_EPOCH)
+
+    def _reports(self, location: str, *, optional: bool) -> ArrowFiles | None:
+        try:
+            files = open_files(report_location(location), self._storage)
+            files.names("")
+        except (SpecError, StorageUnavailableError):
+            if optional:
+                return None
+            raise
+        return files
+
+    def checkpoint(self, location: str) -> Checkpoint:
+        """Read a checkpoint as it is now.
+
+        :raises SpecError: the location cannot be opened from here.
+        :raises CheckpointCorruptError: its id cannot be read.
+        :raises StorageUnavailableError: the store did not answer or refused.
+        """
+        return read_checkpoint(location, open_files(location, self._storage), with_ends=True)
+
+    def recorded_checkpoint(self, location: str, mark: Watermark) -> Checkpoint:
+        """Read the checkpoint that the watermark belongs to: it alone can bridge a gap.
+
+        :raises HistoryGapError: another checkpoint lies there, or none, or an older copy.
+        """
+        found, recorded = self.checkpoint(location), self.owner.driver
+        if found.id == recorded.checkpoint_id and self.heard <= found.planned:
+            return found
+        there = f"id {found.id}" if found.id else "no checkpoint"
+        if found.id == recorded.checkpoint_id:
+            there = f"an older copy, which has planned no epoch after {found.planned}"
+        told = f" Its driver told of epoch {self.heard} last." if self.heard > NO_EPOCH else ""
+        raise HistoryGapError(
+            f"{mark.missing} of the versions of {self.port.uri} after {self.state.folded_version} "
+            f"were cleaned up, and only checkpoint {recorded.checkpoint_id} of query "
+            f"{self.query_id!r}, recorded at {recorded.checkpoint_location}, can tell which epochs "
+            f"they held; {location} has {there}.{told} Name the place where it is now with "
+            "--checkpoint, or give the query up: a new queryId, or onCheckpointChange=newGeneration"
+        )
+
+    def driver(self, what: str, by: str) -> Driver:
+        """Return the owner's driver under a run id of its own.
+
+        All else stays the dead driver's: whoever watches its launch goes on seeing a driver that is
+        gone, not a query that somebody took; and a healing that is killed in the middle leaves an
+        owner that is proven dead by the same process. The run id is like no other, since an owner
+        is told from another by all its fields.
+        """
+        return replace(self.owner.driver, run_id=f"{what} by {by or 'nobody'} {uuid4().hex[:8]}")
+
+
+def look_again(
+    port: DatasetPort, query_id: str, storage_options: Mapping[str, str] | None, reach: str
+) -> Grounds:
+    """Open the newest version and read the query there.
+
+    :param reach: what a command needs to reach the store, for the messages.
+    :raises SpecError: the dataset does not know the query.
+    :raises ProtocolVersionError: another tool's query, or a newer protocol.
+    """
+    port = port.latest()
+    state = known_query(port, query_id)
+    assert state.owner is not None
+    return Grounds(port, state, state.owner, storage_options, reach)
+
+
+def known_query(port: DatasetPort, query_id: str) -> QueryState:
+    """Read a query that has an owner record.
+
+    :raises SpecError: the dataset does not know the query.
+    :raises ProtocolVersionError: another tool's query, or a newer protocol.
+    """
+    state = decode_query(port.config, query_id, port.version)
+    if state.owner is not None:
+        return state
+    if state.known:
+        raise ProtocolVersionError(
+            f"query {query_id!r} has epoch watermark {state.watermark} and no owner record in "
+            f"{port.uri}: another tool wrote it, and nothing of it is changed"
+        )
+    known = ", ".join(map(repr, query_ids(port.config))) or "none"
+    raise SpecError(
+        f"{port.uri} at version {port.version} has no trace of query {query_id!r}; the queries it "
+        f"knows: {known}"
+    )
+
+
+def gap_error(
+    port: DatasetPort,
+    state: QueryState,
+    mark: Watermark,
+    in_doubt: int | None = None,
+    *,
+    reach: str = "",
+) -> HistoryGapError:
+    """Return the error for a watermark that is not proven."""
+    query = state.query_id
+    how = {"uri": port.uri, "query": query, "reach": reach}
+    seen = (
+        f"{mark.missing or 'some'} of the versions of {port.uri} after {state.folded_version} were "
+        f"cleaned up, so epoch {mark.epoch} is only a lower bound of query {query!r}'s watermark"
+    )
+    if in_doubt is None:
+        return HistoryGapError(
+            f"{seen}. Spark's commit log may prove more: type {_typed('release', **how)}"
+        )
+    resolve = _typed("resolve", "gap", options=["--epoch", str(in_doubt)], **how)
+    return HistoryGapError(
+        f"{seen}, and epoch {in_doubt} was planned. Look whether "
+        f"its rows are in the dataset, then type {resolve} --committed if they are, or --missing "
+        "if they are not"
+    )
+
+
+def _typed(*verb: str, uri: str, query: str, options: Sequence[str] = (), reach: str = "") -> str:
+    return command_line(*verb, uri, query, *options, "--yes", reach=reach)

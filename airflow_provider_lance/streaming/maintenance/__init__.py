@@ -1,1 +1,0 @@
-"""Keep a dataset healthy beside live streams: compaction, indices, cleanup. Runs anywhere."""

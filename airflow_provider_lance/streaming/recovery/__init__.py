@@ -1,1 +1,0 @@
-"""Recovery checks: dataset, checkpoint and driver compared; what is wrong, and what to type."""

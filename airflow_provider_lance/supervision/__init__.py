@@ -1,0 +1,1 @@
+"""Is the driver running, and what follows: heartbeats, health and the restart policy."""

@@ -1,0 +1,176 @@
+"""What a driver leaves beside its checkpoint: heartbeats while it lives, a summary at its end.
+
+Both lie in ``<checkpoint>.reports/<launchId>/``, one folder per launch, so that two drivers of one
+query never write over each other and both can be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.protocol.decoding import one_of, read_fields
+from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.model import utc_now
+
+__all__ = [
+    "EndReason",
+    "Summary",
+    "forget_old_launches",
+    "is_launch_id",
+    "launched_at",
+    "new_launch_id",
+    "read_heartbeat",
+    "read_summary",
+    "report_location",
+    "write_heartbeat",
+    "write_summary",
+]
+
+_LAUNCH = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
+
+
+class EndReason(StrEnum):
+    """Why a driver ended."""
+
+    FINISHED = "finished"
+    """All that was available has been read."""
+    STOPPED = "stopped"
+    """It was asked to stop. Not released and a message: an epoch did not end within its grace."""
+    FAILED = "failed"
+    """An error ended it; the summary names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The end of one launch. Epochs and rows are those this driver committed itself.
+
+    ``rows`` counts what was read into those epochs, the rows that delete among them; ``deletes``
+    those that delete, whether they met a row or not. ``first_epoch`` and ``last_epoch`` are
+    ``None`` where it committed none, ``watermark`` is -1 where nobody has; ``version`` is the
+    dataset's after its last commit; ``error`` is a class name of :mod:`.exceptions` or another.
+    ``stopped_by`` is who asked it to stop, ``None`` where nobody did or gave a name.
+    """
+
+    launch_id: str
+    query_id: str
+    uri: str
+    reason: EndReason
+    epochs: int
+    rows: int
+    deletes: int
+    skipped: int
+    first_epoch: int | None
+    last_epoch: int | None
+    watermark: int
+    version: int | None
+    manifest_updates: int
+    released: bool
+    seconds: float
+    run_id: str | None = None
+    error: str | None = None
+    message: str | None = None
+    stopped_by: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the summary as JSON carries it: camelCase names, plain values."""
+        document = {_camel(name): value for name, value in asdict(self).items()}
+        return document | {"reason": self.reason.value}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Summary:
+        """Read what :meth:`to_json` made; names of a newer package are passed over.
+
+        :raises ValueError: a part is missing, or has another form.
+        """
+        return cls(**read_fields(cls, document, {"reason": partial(one_of, EndReason)}, _camel))
+
+
+def new_launch_id() -> str:
+    """Return a name for one launch; names sort by time, down to the millisecond."""
+    moment = re.sub(r"\D", "", utc_now().removesuffix("+00:00"))
+    return f"{moment[:8]}T{moment[8:]}Z-{uuid4().hex[:8]}"
+
+
+def launched_at(launch_id: str) -> datetime | None:
+    """Return when a launch was made, by its name; ``None`` for a name of another form."""
+    if not is_launch_id(launch_id):
+        return None
+    try:
+        moment = datetime.strptime(launch_id.partition("Z")[0], "%Y%m%dT%H%M%S%f")
+    except ValueError:  # digits that are no time
+        return None
+    return moment.replace(tzinfo=UTC)
+
+
+def is_launch_id(name: str) -> bool:
+    """Tell whether a name is one that :func:`new_launch_id` makes."""
+    return _LAUNCH.fullmatch(name) is not None
+
+
+def report_location(checkpoint_location: str) -> str:
+    """Return where the reports of a query lie: a neighbour of its checkpoint.
+
+    Not ``.lance``: a dataset may well stand beside its checkpoint under the same name.
+    """
+    return f"{checkpoint_location.rstrip('/')}.reports"
+
+
+def write_heartbeat(files: Files, launch_id: str, heartbeat: Mapping[str, Any]) -> None:
+    """Write a launch's heartbeat over the one before."""
+    files.write(f"{launch_id}/heartbeat.json", json.dumps(heartbeat).encode())
+
+
+def write_summary(files: Files, summary: Summary) -> None:
+    """Write a launch's summary."""
+    content = json.dumps(summary.to_json()).encode()
+    files.write(f"{summary.launch_id}/summary.json", content)
+
+
+def forget_old_launches(files: Files, keep: int = 50) -> None:
+    """Remove the reports of all but the newest launches; their names sort by time.
+
+    Only names that :func:`new_launch_id` makes are touched.
+    """
+    launches = [name for name in files.names("") if is_launch_id(name)]
+    for launch_id in launches[:-keep]:
+        files.remove(launch_id)
+
+
+def read_heartbeat(files: Files, launch_id: str) -> dict[str, Any] | None:
+    """Return a launch's heartbeat, ``None`` if there is none or it is being written just now."""
+    return _read(files, f"{launch_id}/heartbeat.json")
+
+
+def read_summary(files: Files, launch_id: str) -> Summary | None:
+    """Return a launch's summary, ``None`` while there is none.
+
+    :raises SpecError: there is one of another form; what became of the launch cannot be told.
+    """
+    document = _read(files, f"{launch_id}/summary.json")
+    try:
+        return Summary.from_json(document) if document else None
+    except ValueError as error:
+        raise SpecError(f"summary.json of launch {launch_id} must be {error}") from None
+
+
+def _read(files: Files, path: str) -> dict[str, Any] | None:
+    content = files.read(path)
+    try:
+        document = json.loads(content) if content else None
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(part.title() for part in tail)

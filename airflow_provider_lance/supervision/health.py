@@ -1,0 +1,284 @@
+"""What state a stream is in: one pure function of what a look at it showed.
+
+Everyone who says how a stream is doing calls :func:`tell`. Durations are seconds and add up times
+of one clock each, the driver's own or the observer's, so that skewed clocks change no verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from airflow_provider_lance.exceptions import FencedError, TerminalError, error_class
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.model import NO_EPOCH, Owner, OwnerState, StopNote
+from airflow_provider_lance.supervision.driver_log import LastError, is_certain
+from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
+from airflow_provider_lance.supervision.heartbeat import Pulse
+
+__all__ = ["Health", "Limits", "Sight", "StreamState", "is_suspect", "tell"]
+
+
+_LONG_SECONDS = 30.0
+"""From when on it is worth saying how long a driver has been at work."""
+
+
+class StreamState(StrEnum):
+    """What a stream is doing, or how it ended."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    IDLE = "idle"
+    """It waits: there is nothing to read."""
+    STOPPING = "stopping"
+    """It was asked to stop and finishes its epoch."""
+    STALLED = "stalled"
+    """An epoch is planned and not committed for too long, or the driver hangs."""
+    DEAD = "dead"
+    """The driver is gone and left no word."""
+    FENCED = "fenced"
+    """Another driver owns the query."""
+    FAILED = "failed"
+    """The query ended with an error."""
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    """It was asked to stop, and did."""
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether the driver has said its last word."""
+        return self in (self.FENCED, self.FAILED, self.FINISHED, self.STOPPED)
+
+    @property
+    def lost(self) -> bool:
+        """Tell whether the driver must be replaced."""
+        return self in (self.STALLED, self.DEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long, in seconds, something may last before it counts as trouble."""
+
+    start: float = 300.0
+    """From the launch to the first heartbeat."""
+    silence: float = 120.0
+    """Without a new heartbeat; a driver writes one every 10 s at least."""
+    stall: float = 600.0
+    """With one epoch planned and not committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one look showed.
+
+    ``alive`` is ``None`` where it cannot be told, as for a process of another host. ``age`` counts
+    from the launch and ``silent`` from the newest heartbeat, both on the observer's clock.
+    ``blind`` says that this observer can never read the driver's heartbeats. ``exit_status`` is
+    spark-submit's where its keeper noted one, or the cluster's; negative for a signal.
+    ``last_error`` is the newest in the log of a driver that is gone, where that can be read.
+    ``checkpoint``, ``owner`` and ``stop_note`` are only looked at when :func:`is_suspect` says so.
+    """
+
+    launch_id: str
+    launched_at: str
+    alive: bool | None
+    age: float
+    silent: float = 0.0
+    pulse: Pulse | None = None
+    blind: bool = False
+    summary: Summary | None = None
+    exit_status: int | None = None
+    last_error: LastError | None = None
+    checkpoint: Checkpoint | None = None
+    owner: Owner | None = None
+    stop_note: StopNote | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A stream's state and, in words, how it shows."""
+
+    state: StreamState
+    reason: str
+    restartable: bool = False
+    """Whether a new driver may fare better; only of a stream that failed or was lost."""
+    asked_by: str | None = None
+    """Who asked it to stop, empty if nobody signed; ``None`` if nobody asked."""
+    error: str = ""
+    """The class of the error that ended it, where no summary says so."""
+
+    def __str__(self) -> str:
+        return f"{self.state}: {self.reason}"
+
+
+def is_suspect(sight: Sight, limits: Limits) -> bool:
+    """Tell whether heartbeat and process alone are not enough for a verdict; pure."""
+    if sight.summary is not None:
+        return False
+    if sight.alive is False:
+        return True
+    if sight.pulse is None:
+        return sight.age >= limits.start
+    return sight.silent >= limits.silence or _held(sight) >= limits.stall
+
+
+def tell(sight: Sight, limits: Limits) -> Health:
+    """Return a stream's state; pure."""
+    if sight.summary is not None:
+        return _last_word(sight.summary)
+    if fenced := _fenced(sight):
+        return fenced
+    if sight.alive is False:
+        return _gone(sight)
+    if sight.pulse is None:
+        return _although_asked(_unheard(sight, limits), sight.stop_note)
+    if stalled := _stalled(sight, limits):
+        return _although_asked(stalled, sight.stop_note)
+    return _living(sight, sight.pulse)
+
+
+def _last_word(summary: Summary) -> Health:
+    if summary.reason is EndReason.FINISHED:
+        return Health(StreamState.FINISHED, f"read all there was, watermark {summary.watermark}")
+    if summary.reason is EndReason.STOPPED:
+        who = summary.stopped_by or ""
+        how = "" if summary.released else f", not in order: {summary.message or 'not released'}"
+        reason = f"asked to{_by(who)}, watermark {summary.watermark}{how}"
+        return Health(StreamState.STOPPED, reason, asked_by=who)
+    error = error_class(summary.error or "")
+    reason = f"{summary.error}: {summary.message}"
+    if issubclass(error, FencedError):
+        return Health(StreamState.FENCED, reason)
+    return Health(StreamState.FAILED, reason, restartable=not issubclass(error, TerminalError))
+
+
+def _fenced(sight: Sight) -> Health | None:
+    owner = sight.owner
+    if owner is None or owner.driver.launch_id == sight.launch_id:
+        return None
+    token = sight.pulse.token if sight.pulse else None
+    if token is not None:
+        newer = owner.token > token
+    else:  # it never claimed, or left no heartbeat that says so
+        newer = owner.state is OwnerState.ACTIVE and _is_later(owner.time, sight.launched_at)
+    if not newer:
+        return None
+    who = owner.driver.launched_by or owner.driver.launch_id or f"run {owner.driver.run_id}"
+    return Health(
+        StreamState.FENCED, f"{who} owns the query with token {owner.token} since {owner.time}"
+    )
+
+
+def _gone(sight: Sight) -> Health:
+    last = _last_seen(sight)
+    if sight.stop_note is not None:
+        who = sight.stop_note.by
+        reason = f"asked to{_by(who)}, and killed before it released the query{last}"
+        return Health(StreamState.STOPPED, reason, asked_by=who)
+    if sight.exit_status == 0 and (sight.pulse is None or sight.pulse.state == "ended"):
+        reason = "the driver ended with success; its summary cannot be read from here"
+        return Health(StreamState.FINISHED, f"{reason}{last}")
+    how = f" ({_exit(sight.exit_status)})" if sight.exit_status is not None else ""
+    doubt = _in_flight(sight)
+    if sight.last_error and (sight.exit_status or 0) > 0:  # a signal has another cause
+        found = sight.last_error
+        reason = f"{found.message}; the driver ended{how}{last}{doubt}"
+        certain = is_certain(found.error)
+        state = StreamState.FAILED if certain else StreamState.DEAD
+        return Health(state, reason, restartable=not certain, error=found.error)
+    reason = f"the driver's process is gone{how} and left no summary{last}{doubt}"
+    return Health(StreamState.DEAD, reason, True)
+
+
+def _exit(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"exit status {status}"
+
+
+def _unheard(sight: Sight, limits: Limits) -> Health:
+    if sight.age < limits.start:
+        return Health(StreamState.STARTING, f"launched {sight.age:.0f} s ago")
+    owner = sight.owner
+    ours = owner is not None and owner.driver.launch_id == sight.launch_id
+    if sight.alive and (sight.blind or ours):
+        held = f", it holds token {owner.token}" if owner and ours else ""
+        return Health(StreamState.RUNNING, f"its heartbeats cannot be read from here{held}")
+    if sight.alive:
+        reason = f"the driver runs and gave no heartbeat in {sight.age:.0f} s since its launch"
+        return Health(StreamState.STALLED, reason, True)
+    reason = f"no heartbeat in {sight.age:.0f} s since the launch, and its process is out of sight"
+    return Health(StreamState.DEAD, reason, True)
+
+
+def _stalled(sight: Sight, limits: Limits) -> Health | None:
+    held, last = _held(sight), _last_seen(sight)
+    hangs = sight.alive is None and sight.silent >= limits.silence
+    if hangs:
+        reason = f"no heartbeat for {sight.silent:.0f} s, and its process is out of sight{last}"
+        return Health(StreamState.DEAD, reason, True)
+    if held < limits.stall:
+        return None
+    if sight.checkpoint is None or sight.checkpoint.in_flight is not None:
+        epoch = sight.checkpoint.in_flight if sight.checkpoint else "unknown"
+        reason = f"epoch {epoch} is planned and not committed for {held:.0f} s{last}"
+        return Health(StreamState.STALLED, reason, True)
+    if sight.silent >= limits.silence:
+        reason = f"the driver's process is there and silent for {sight.silent:.0f} s{last}"
+        return Health(StreamState.STALLED, reason, True)
+    return None
+
+
+def _although_asked(lost: Health, note: StopNote | None) -> Health:
+    """Return the loss of a driver that was to stop anyway: nobody wants another one."""
+    if note is None or not lost.state.lost:
+        return lost
+    reason = f"{lost.reason}; it was asked to stop{_by(note.by)}"
+    return replace(lost, reason=reason, restartable=False, asked_by=note.by)
+
+
+def _by(who: str) -> str:
+    return f" by {who}" if who else ""
+
+
+def _living(sight: Sight, pulse: Pulse) -> Health:
+    seen = pulse.watermark
+    mark = "no epoch yet" if seen is None or seen == NO_EPOCH else f"watermark {seen}"
+    if pulse.state == "stopping":
+        return Health(StreamState.STOPPING, f"finishes its epoch, {mark}")
+    if pulse.idle:
+        return Health(StreamState.IDLE, f"nothing to read, {mark}")
+    if _held(sight) < _LONG_SECONDS:
+        return Health(StreamState.RUNNING, mark)
+    # Planned nothing: a source may take its time to list what is there, so that is no stall.
+    looks = sight.checkpoint is not None and sight.checkpoint.in_flight is None
+    what = "looking for data" if looks else "at work on one epoch"
+    return Health(StreamState.RUNNING, f"{mark}, {what} for {_held(sight):.0f} s")
+
+
+def _held(sight: Sight) -> float:
+    """Return how long one epoch, or one silence, has lasted."""
+    return (sight.pulse.busy if sight.pulse else 0.0) + sight.silent
+
+
+def _last_seen(sight: Sight) -> str:
+    pulse = sight.pulse
+    if pulse is None:
+        return ""
+    return f"; last heartbeat {pulse.time}, watermark {pulse.watermark}"
+
+
+def _in_flight(sight: Sight) -> str:
+    epoch = sight.checkpoint.in_flight if sight.checkpoint else None
+    return "" if epoch is None else f", epoch {epoch} in flight"
+
+
+def _is_later(one: str, other: str) -> bool:
+    try:
+        return _moment(one) > _moment(other)
+    except ValueError:
+        return False
+
+
+def _moment(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

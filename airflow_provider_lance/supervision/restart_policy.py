@@ -1,0 +1,90 @@
+"""When a lost driver is replaced, and when not any more: pure arithmetic over frozen values."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.protocol.option_parsers import travelled
+
+__all__ = ["RestartPolicy", "Restarts"]
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """Waits double from ``first`` to ``longest`` seconds, jittered down to half.
+
+    ``most`` bounds the restarts without progress between them. A driver that lived for ``healthy``
+    seconds counts as progress, and the waits begin anew.
+    """
+
+    most: int = 5
+    first: float = 10.0
+    longest: float = 300.0
+    healthy: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.most < 0:
+            raise SpecError(f"max_restarts must be 0 or more, got {self.most}")
+        if not 0 < self.first <= self.longest:
+            raise SpecError(
+                "restart_delay must be more than nothing and at most max_restart_delay, got "
+                f"{self.first} s and {self.longest} s"
+            )
+        if not self.healthy > 0:
+            raise SpecError(f"healthy_after must be more than nothing, got {self.healthy} s")
+
+
+@dataclass(frozen=True, slots=True)
+class Restarts:
+    """The restarts of one task try so far.
+
+    ``fruitless`` counts those since an epoch was committed or a driver stayed healthy, ``step``
+    those since a driver stayed healthy; ``watermark`` is the highest seen.
+    """
+
+    total: int = 0
+    fruitless: int = 0
+    step: int = 0
+    watermark: int = NO_EPOCH
+
+    def lost(self, policy: RestartPolicy, *, watermark: int | None, lived: float) -> Self:
+        """Return what the loss of a driver makes of this; ``lived`` in seconds."""
+        healthy = lived >= policy.healthy
+        reached = self.watermark if watermark is None else max(watermark, self.watermark)
+        progress = healthy or reached > self.watermark
+        return replace(
+            self,
+            fruitless=0 if progress else self.fruitless,
+            step=0 if healthy else self.step,
+            watermark=reached,
+        )
+
+    def next(self) -> Self:
+        """Return this with one more restart."""
+        return replace(self, total=self.total + 1, fruitless=self.fruitless + 1, step=self.step + 1)
+
+    def may_restart(self, policy: RestartPolicy) -> bool:
+        """Tell whether one more restart is within bounds."""
+        return self.fruitless < policy.most
+
+    def delay(self, policy: RestartPolicy) -> float:
+        """Return the seconds to wait before the next restart."""
+        longest = min(policy.longest, policy.first * 2.0 ** min(self.step, 32))
+        return longest * random.uniform(0.5, 1.0)
+
+    def to_json(self) -> dict[str, int]:
+        """Return plain values, for a trigger's keyword arguments."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_json` made.
+
+        :raises SpecError: it is something else.
+        """
+        return cls(**travelled(cls, given, "restarts"))

@@ -1,0 +1,1 @@
+"""A Lance dataset in memory, for fast tests of code that uses the protocol."""

@@ -1,0 +1,92 @@
+"""Which commits exclude each other, as Lance decides it; for the in-memory twin.
+
+The rules are those of Lance as `tests/integration` checks them on the real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_lance.protocol.port import (
+    Append,
+    Barrier,
+    Change,
+    Configure,
+    Overwrite,
+    Upsert,
+)
+
+__all__ = [
+    "Committed",
+    "Fragment",
+    "Restore",
+    "Rewrite",
+    "Row",
+    "Version",
+    "conflicts",
+    "touched_by",
+]
+
+Row = Mapping[str, Any]
+Fragment = tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A compaction: all fragments become one. Only the twin commits it as a change."""
+
+
+@dataclass(frozen=True)
+class Restore:
+    """An older version becomes the newest one, config included."""
+
+    version: int
+
+
+Committed = Change | Rewrite | Restore
+
+
+@dataclass(frozen=True)
+class Version:
+    """One manifest, and the commit that made it; ``touched`` are the fragments it replaced."""
+
+    config: Mapping[str, str]
+    fragments: Mapping[int, Fragment]
+    change: Committed | None = None
+    touched: frozenset[int] = frozenset()
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def touched_by(change: Committed, base: Version) -> frozenset[int]:
+    """Return the fragments that a change reads or replaces."""
+    match change:
+        case Rewrite() | Overwrite() | Restore():
+            return frozenset(base.fragments)
+        case Upsert(_, keys, merge_keys):
+            wanted = {tuple(row[name] for name in merge_keys) for row in keys}
+            return frozenset(
+                number
+                for number, rows in base.fragments.items()
+                if any(tuple(row[name] for name in merge_keys) in wanted for row in rows)
+            )
+    return frozenset()
+
+
+def conflicts(landed: Version, ours: Committed, touched: frozenset[int]) -> bool:
+    """Tell whether ``ours``, made on an older version, must yield to what landed since."""
+    match landed.change, ours:
+        case _, Overwrite():
+            return True
+        case Configure(theirs), Configure(mine):
+            return bool(theirs.keys() & mine.keys())
+        case (Barrier(), Append() | Upsert() | Barrier()):
+            return True
+        case (Append() | Upsert() | Rewrite(), Barrier()):
+            return not isinstance(landed.change, Rewrite)
+        case (Overwrite() | Restore(), Append() | Upsert() | Rewrite() | Barrier()):
+            return True
+        case (Upsert() | Rewrite(), Upsert() | Rewrite()):
+            return bool(landed.touched & touched)
+    return False

@@ -1,0 +1,155 @@
+"""From a stream's health to what its task does next: one pure function, for every supervisor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Any, Self
+
+from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN
+from airflow_provider_lance.hooks.drivers import same_task
+from airflow_provider_lance.protocol.decoding import Reader, one_of, whole_text
+from airflow_provider_lance.protocol.option_parsers import travelled
+from airflow_provider_lance.supervision.driver_reports import Summary
+from airflow_provider_lance.supervision.health import Health, StreamState
+from airflow_provider_lance.supervision.restart_policy import RestartPolicy, Restarts
+
+__all__ = ["Action", "Verdict", "judge", "nobodys_wish"]
+
+
+class Action(StrEnum):
+    """What a supervisor's task does next."""
+
+    END = "end"
+    """The stream is over: the task ends with what it left."""
+    RESTART = "restart"
+    """End what is left of the driver and launch another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do, why, and after how many seconds; travels as a trigger's event.
+
+    ``ended`` is the driver's summary as JSON, where it left one; ``error`` the class of the error
+    that ended it without one, where that is known.
+    """
+
+    action: Action
+    state: StreamState
+    reason: str
+    restartable: bool = False
+    asked_by: str | None = None
+    delay: float = 0.0
+    restarts: Restarts = field(default_factory=Restarts)
+    ended: Mapping[str, Any] | None = None
+    timed_out: bool = False
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "action": self.action.value,
+            "state": self.state.value,
+            "reason": self.reason,
+            "restartable": self.restartable,
+            "asked_by": self.asked_by,
+            "delay": self.delay,
+            "restarts": self.restarts.to_json(),
+            "ended": dict(self.ended) if self.ended else None,
+            "timed_out": self.timed_out,
+            "error": self.error,
+        }
+
+    @classmethod
+    def from_json(cls, given: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_json` made.
+
+        :raises SpecError: it is something else.
+        """
+        readers: dict[str, Reader] = {
+            "action": partial(one_of, Action),
+            "state": partial(one_of, StreamState),
+            "restarts": Restarts.from_json,
+            "ended": _summary,
+        }
+        return cls(**travelled(cls, given, "a verdict", readers))
+
+
+def _summary(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let a summary pass that can be read, as it is."""
+    Summary.from_json(given)
+    return given
+
+
+def judge(
+    health: Health,
+    *,
+    me: str,
+    restarts: Restarts,
+    policy: RestartPolicy,
+    watermark: int | None,
+    lived: float,
+    ended: Mapping[str, Any] | None = None,
+) -> Verdict | None:
+    """Return what to do about a stream's health, ``None`` while there is nothing to do.
+
+    :param me: the ``launchedBy`` text of the task try that asks.
+    :param restarts: those of this task try so far.
+    :param watermark: the highest epoch watermark seen of this driver.
+    :param lived: seconds since its launch.
+    """
+    if not (health.state.ended or health.state.lost):
+        return None
+    state, reason = health.state, health.reason
+    if health.asked_by is not None and health.asked_by.startswith(HOST_SHUTDOWN):
+        # Nobody wanted the stream's end, so it counts as any other loss of a driver.
+        health = Health(StreamState.DEAD, reason, restartable=True)
+        state, ended = health.state, None
+    if health.asked_by is not None:
+        if _for_us_to_go_on(health.asked_by, me):
+            return Verdict(Action.RESTART, state, reason, restarts=restarts, ended=ended)
+        return Verdict(
+            Action.END, StreamState.STOPPED, reason, asked_by=health.asked_by, ended=ended
+        )
+    history = restarts.lost(policy, watermark=watermark, lived=lived)
+    if health.restartable and history.may_restart(policy):
+        return Verdict(
+            Action.RESTART,
+            state,
+            reason,
+            restartable=True,
+            delay=history.delay(policy),
+            restarts=history.next(),
+            ended=ended,
+        )
+    if health.restartable and policy.most:
+        reason = f"{reason}; not restarted again: {history.fruitless} restarts without progress"
+    return Verdict(
+        Action.END,
+        state,
+        reason,
+        health.restartable,
+        restarts=history,
+        ended=ended,
+        error=health.error,
+    )
+
+
+def nobodys_wish(asked_by: str, me: str) -> bool:
+    """Tell whether a stop was not meant to end the stream: a host went down, a try made room."""
+    return asked_by.startswith(HOST_SHUTDOWN) or _for_us_to_go_on(asked_by, me)
+
+
+def _for_us_to_go_on(asked_by: str, me: str) -> bool:
+    """Tell whether an earlier try of this same task asked: its successor launches anew."""
+    return same_task(asked_by, me) and _try(asked_by) < _try(me)
+
+
+def _try(launched_by: str) -> int:
+    number = launched_by.rpartition("#")[2]
+    try:
+        return whole_text(number)
+    except ValueError:
+        return 0
