@@ -94,9 +94,9 @@ def _show(sheets: Sequence[Sheet]) -> None:
     for sheet in sheets:
         for claim in sheet.claims:
             sign = "≥" if claim.atleast else "≤"
-            verdict = "[green]holds[/green]" if claim.holds else "[red]does not hold[/red]"
+            outcome = "[green]holds[/green]" if claim.holds else "[red]does not hold[/red]"
             limit = f"{sign} {claim.limit:g}"
-            table.add_row(sheet.name, claim.claim, f"{claim.value:g}", limit, verdict)
+            table.add_row(sheet.name, claim.claim, f"{claim.value:g}", limit, outcome)
     Console().print(table)
 
 

@@ -16,7 +16,7 @@ from lance.fragment import write_fragments
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.port import Append, Configure
 from airflow_provider_lance.spark.sink import LanceSink
 from benchmarks.contestants.lance_table import lance_uri
@@ -109,7 +109,7 @@ def streamed(
     return scene, sink
 
 
-def sink_for(scene: Scene, on_step: Callable[[Step], None] = lambda step: None) -> LanceSink:
+def sink_for(scene: Scene, on_step: Callable[[Failpoint], None] = lambda step: None) -> LanceSink:
     """Return a sink for one run of the scene's query."""
     return LanceSink(
         on_step=on_step,

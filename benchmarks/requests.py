@@ -17,9 +17,9 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import NO_EPOCH, OutputMode
 from airflow_provider_lance.protocol.port import Configure
 from benchmarks.contestants import FLOOR, OURS, STREAMS, TABLES
@@ -42,7 +42,7 @@ TITLE = "Requests to an S3 server"
 
 ROWS = 500
 VERSIONS = LOOK_BACK + 10
-FOLD_EVERY = Policy().watermark_every
+FOLD_EVERY = CommitPolicy().watermark_every
 WARM = 2
 """Epochs that are not counted: a start makes them different."""
 SPARK_EPOCHS = 2 + 2 * FOLD_EVERY
@@ -252,8 +252,8 @@ def _with_spark(store: Store, bench: Bench) -> Counts:
     add_files(source, 0, SPARK_EPOCHS, ROWS)
     folded: list[int] = []
 
-    def on_step(step: Step) -> None:
-        if step is Step.COMMIT_FOLDED:
+    def on_step(step: Failpoint) -> None:
+        if step is Failpoint.COMMIT_FOLDED:
             folded.append(len(store.proxy.requests))
 
     with STREAMS[OURS](

@@ -23,7 +23,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from benchmarks.contestants.classic import Classic
 from benchmarks.first_commit import WHOLE, first_commit
 from benchmarks.harness.bench import Bench
@@ -144,8 +144,8 @@ def _classic(table: pa.Table, scene: Scene) -> dict[str, float]:
 def _with_spark(spark: SparkSession, source: Path, scene: Scene) -> dict[str, float]:
     landed: list[float] = []
 
-    def on_step(step: Step) -> None:
-        if step is Step.COMMIT_LANDED:
+    def on_step(step: Failpoint) -> None:
+        if step is Failpoint.COMMIT_LANDED:
             landed.append(time.perf_counter())
 
     df = read_files(spark, source)

@@ -46,13 +46,15 @@ async def _looks(
     commit: Callable[[], None],
     say: Callable[[Sample], None],
 ) -> list[Sample]:
-    from airflow_provider_lance.plugins.page.cache import Looks
+    from airflow_provider_lance.plugins.page.cache import ResultCache
     from airflow_provider_lance.plugins.page.queries import see_dataset, see_stream
-    from airflow_provider_lance.plugins.page.registry import Known
+    from airflow_provider_lance.plugins.page.registry import RegisteredDataset
     from airflow_provider_lance.triggers.poll import subscribe
 
-    page = Looks(see_dataset, keep=0, patience=60)
-    detail = Looks(lambda uri: see_stream(Known(uri, ""), QUERY), keep=0, patience=60)
+    page = ResultCache(see_dataset, keep=0, patience=60)
+    detail = ResultCache(
+        lambda uri: see_stream(RegisteredDataset(uri, ""), QUERY), keep=0, patience=60
+    )
     samples: list[Sample] = []
     began, done, epoch = time.monotonic(), 0, 0
     with ExitStack() as stack:
@@ -63,10 +65,10 @@ async def _looks(
         while done < looks:
             commit()
             for uri, poll in zip(uris, polls, strict=True):
-                sight = await poll.next()
-                while sight.watermark is None or sight.watermark.epoch < epoch:
-                    sight = await poll.next()
-                (row,) = await page.at([Known(uri, "")])
+                snapshot = await poll.next()
+                while snapshot.watermark is None or snapshot.watermark.epoch < epoch:
+                    snapshot = await poll.next()
+                (row,) = await page.at([RegisteredDataset(uri, "")])
                 (one,) = await detail.at([uri])
                 if row.error or one.error:
                     raise AssertionError(f"{uri}: {row.error or one.error}")

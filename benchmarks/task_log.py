@@ -22,7 +22,7 @@ from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.operators.launching import plan_launch, start_driver
 from airflow_provider_lance.operators.stream import LanceStreamOperator
-from airflow_provider_lance.triggers.supervision_loop import Watch, WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig, SupervisionLoop
 
 ME = "benchmark/task_log/run/-1#1"
 
@@ -72,20 +72,22 @@ def measure(root: Path, epochs: int, trigger: str) -> dict[str, Any]:
 def _watched(
     root: Path, launch: Launch, counter: _Counter, log: logging.Logger, epochs: int
 ) -> dict[str, Any]:
-    watch = Watch(WatchOrder(launch=launch, me=ME, lance_conn_id=None), log, LanceHook(None))
+    watch = SupervisionLoop(
+        SupervisionConfig(launch=launch, task_key=ME, lance_conn_id=None), log, LanceHook(None)
+    )
     first: tuple[float, int] | None = None
-    verdict, seen, asked = None, 0, False
+    outcome, seen, asked = None, 0, False
     took = grown = 0.0
-    while verdict is None:
-        verdict = watch.step()
-        seen = (watch.supervisor.heartbeat or {}).get("sink", {}).get("epochs") or seen
+    while outcome is None:
+        outcome = watch.step()
+        seen = (watch.supervisor.heartbeat_json or {}).get("sink", {}).get("epochs") or seen
         if seen and first is None:
             first = (time.monotonic(), counter.bytes)
         if seen >= epochs and first and not asked:
             took, grown = time.monotonic() - first[0], counter.bytes - first[1]
             asked = bool(launch.driver and launch.driver.stop("the benchmark"))  # type: ignore[union-attr]
-        time.sleep(5 if verdict is None else 0)
-    watch.conclude(verdict)
+        time.sleep(5 if outcome is None else 0)
+    watch.conclude(outcome)
     written = sum(path.stat().st_size for path in root.rglob("driver.log*"))
     return {
         "epochs": seen,

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from airflow_provider_lance.maintenance.options import MaintenanceOptions
 from airflow_provider_lance.maintenance.run import maintain
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.spark import autocompact
 from airflow_provider_lance.spark.autocompact import AutoCompaction
 from benchmarks.contestants import OURS, STREAMS
@@ -218,8 +218,8 @@ class Streamed:
             if any(start < began + took / 1000 and end > began for start, end in self._busy):
                 self.met.append(took)
 
-    def _step(self, step: Step) -> None:
-        if step is not Step.COMMIT_FOLDED or not self._upkeep.beside:
+    def _step(self, step: Failpoint) -> None:
+        if step is not Failpoint.COMMIT_FOLDED or not self._upkeep.beside:
             return
         self._epochs += 1
         if self._epochs % self._upkeep.beside == 0:

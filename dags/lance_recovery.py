@@ -1,4 +1,4 @@
-"""Check the streams into the tables of a list every hour, heal what is safe, ask about the rest.
+"""Check the streams into the tables of a list every hour, repair what is safe, ask about the rest.
 
 `lance_recovery` fails for a table with a finding that somebody has to look at; the error says what
 is wrong and what to type. Where only a person can know, it starts `lance_recovery_approval` once,
@@ -79,11 +79,11 @@ def find_questions(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     doc_md=__doc__,
 )
 def lance_recovery() -> None:
-    """Check, heal, and ask."""
+    """Check, repair, and ask."""
     # [START lance_recovery_check]
     check = LanceRecoveryCheckOperator.partial(
         task_id="check",
-        heal=["watermark", "owner"],
+        repair=["watermark", "owner"],
         fail_on="error",
         tolerance={"stall": timedelta(minutes=15), "versions": 10_000},
         map_index_template="{{ task.uri }}",

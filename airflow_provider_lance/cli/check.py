@@ -29,7 +29,7 @@ def run(arguments: Namespace, output: Output) -> int:
         target.port,
         queries,
         tolerance=tolerance(arguments),
-        reach=place.reach,
+        connection_arguments=place.connection_arguments,
         orphans=not arguments.no_orphans,
         **target.look,
     )

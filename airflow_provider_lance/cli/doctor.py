@@ -5,8 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 
 from airflow_provider_lance.cli.diagnosis import Diagnosis, Level
-from airflow_provider_lance.cli.doctor_packages import look_at_packages
-from airflow_provider_lance.cli.doctor_spark import look_at_spark
+from airflow_provider_lance.cli.doctor_packages import diagnose_packages
+from airflow_provider_lance.cli.doctor_spark import diagnose_spark
 from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.text import harmless
@@ -27,11 +27,11 @@ def run(arguments: Namespace, output: Output) -> int:
     """Look at everything, and say what to do about what is not right."""
     if arguments.uri is None and (arguments.write_probe or arguments.conn_id):
         raise SpecError("--conn-id and --write-probe are about a dataset: name it, too")
-    found = [*look_at_packages(), *look_at_spark()]
+    found = [*diagnose_packages(), *diagnose_spark()]
     if arguments.uri is not None:
-        from airflow_provider_lance.cli.doctor_store import look_at_store
+        from airflow_provider_lance.cli.doctor_store import diagnose_store
 
-        found += look_at_store(arguments)
+        found += diagnose_store(arguments)
     status = _status(found)
     if output.json:
         diagnoses = [each.to_json() for each in found]

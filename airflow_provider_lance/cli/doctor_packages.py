@@ -11,7 +11,7 @@ from pathlib import Path
 from airflow_provider_lance import __version__
 from airflow_provider_lance.cli.diagnosis import Diagnosis, Level
 
-__all__ = ["INSTALL", "look_at_packages", "numbers", "pyspark_folder", "version_of"]
+__all__ = ["INSTALL", "diagnose_packages", "numbers", "pyspark_folder", "version_of"]
 
 _PYTHON = (3, 11)
 _TRIED = {
@@ -50,7 +50,7 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(each) for each in re.findall(r"\d+", version)[:3])
 
 
-def look_at_packages() -> Iterator[Diagnosis]:
+def diagnose_packages() -> Iterator[Diagnosis]:
     """Look at Python and at what is installed for it."""
     seen = f"{sys.version.split()[0]} at {sys.executable}"
     old = sys.version_info < _PYTHON

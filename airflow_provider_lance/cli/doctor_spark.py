@@ -13,13 +13,13 @@ from pathlib import Path
 from airflow_provider_lance.cli.diagnosis import Diagnosis, Level
 from airflow_provider_lance.cli.doctor_packages import INSTALL, numbers, pyspark_folder, version_of
 
-__all__ = ["look_at_spark"]
+__all__ = ["diagnose_spark"]
 
 _JAVA = 17
 _PATIENCE_SECONDS = 30
 
 
-def look_at_spark(environment: Mapping[str, str] | None = None) -> Iterator[Diagnosis]:
+def diagnose_spark(environment: Mapping[str, str] | None = None) -> Iterator[Diagnosis]:
     """Look at Java, ``SPARK_HOME``, ``spark-submit`` and ``PYSPARK_PYTHON``."""
     given = os.environ if environment is None else environment
     yield _spark_home(given)

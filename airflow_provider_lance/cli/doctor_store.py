@@ -14,10 +14,10 @@ from airflow_provider_lance.protocol.codec import decode_query, query_ids
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.files import open_files
 
-__all__ = ["look_at_store"]
+__all__ = ["diagnose_store"]
 
 
-def look_at_store(arguments: Namespace) -> Iterator[Diagnosis]:
+def diagnose_store(arguments: Namespace) -> Iterator[Diagnosis]:
     """Look at the connection, the dataset, the queries' checkpoints, and try a commit if asked."""
     try:
         place = find_place(arguments)

@@ -63,7 +63,7 @@ def _run(name: str, steps: Sequence[str], arguments: Namespace, output: Output) 
         return Exit.HEALTHY
     words = (name, target.uri, *_typed(arguments), "--yes")
     lines = list(summary_lines(report.to_json()))
-    command = command_line(*words, reach=target.place.reach)
+    command = command_line(*words, connection_arguments=target.place.connection_arguments)
     return Plan(lines, command, report.to_json()).refuse(output)
 
 

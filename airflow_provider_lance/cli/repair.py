@@ -11,31 +11,31 @@ from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.commands import command_line
-from airflow_provider_lance.repair import actions as healing
-from airflow_provider_lance.repair.result import Healed
+from airflow_provider_lance.repair import actions as repairing
+from airflow_provider_lance.repair.result import RepairResult
 from airflow_provider_lance.repair.set_aside import set_files_aside
 
 __all__ = ["release", "resolve_checkpoint", "resolve_files", "resolve_gap"]
 
-_Heal = Callable[[Target, str, bool], Healed]
+_Repair = Callable[[Target, str, bool], RepairResult]
 """Heals a query of a dataset, or says with ``dry_run`` what would be written."""
 
 
 def release(arguments: Namespace, output: Output) -> int:
     """Release an owner whose driver is dead."""
 
-    def heal(target: Target, query: str, dry_run: bool) -> Healed:
-        return healing.release_owner(
+    def repair(target: Target, query: str, dry_run: bool) -> RepairResult:
+        return repairing.release_owner(
             target.port,
             query,
             by=asker(arguments),
             proven_dead=arguments.proven_dead,
             dry_run=dry_run,
-            reach=target.place.reach,
+            connection_arguments=target.place.connection_arguments,
             **target.look,
         )
 
-    return _do(heal, ["release"], arguments, output)
+    return _do(repair, ["release"], arguments, output)
 
 
 def resolve_gap(arguments: Namespace, output: Output) -> int:
@@ -46,8 +46,8 @@ def resolve_gap(arguments: Namespace, output: Output) -> int:
             "--missing (they are not)"
         )
 
-    def heal(target: Target, query: str, dry_run: bool) -> Healed:
-        return healing.resolve_gap(
+    def repair(target: Target, query: str, dry_run: bool) -> RepairResult:
+        return repairing.resolve_gap(
             target.port,
             query,
             arguments.epoch,
@@ -55,64 +55,64 @@ def resolve_gap(arguments: Namespace, output: Output) -> int:
             by=asker(arguments),
             proven_dead=arguments.proven_dead,
             dry_run=dry_run,
-            reach=target.place.reach,
+            connection_arguments=target.place.connection_arguments,
             **target.look,
         )
 
-    return _do(heal, ["resolve", "gap"], arguments, output)
+    return _do(repair, ["resolve", "gap"], arguments, output)
 
 
 def resolve_checkpoint(arguments: Namespace, output: Output) -> int:
     """Record the checkpoint that the query goes on from, in a new generation."""
 
-    def heal(target: Target, query: str, dry_run: bool) -> Healed:
-        return healing.resolve_checkpoint(
+    def repair(target: Target, query: str, dry_run: bool) -> RepairResult:
+        return repairing.resolve_checkpoint(
             target.port,
             query,
             target.place.checkpoint or "",
             by=asker(arguments),
             storage_options=target.place.storage_options,
-            reach=target.place.reach,
+            connection_arguments=target.place.connection_arguments,
             proven_dead=arguments.proven_dead,
             dry_run=dry_run,
         )
 
-    return _do(heal, ["resolve", "checkpoint"], arguments, output)
+    return _do(repair, ["resolve", "checkpoint"], arguments, output)
 
 
 def resolve_files(arguments: Namespace, output: Output) -> int:
     """Set corrupt files of the checkpoint aside."""
 
-    def heal(target: Target, query: str, dry_run: bool) -> Healed:
+    def repair(target: Target, query: str, dry_run: bool) -> RepairResult:
         return set_files_aside(
             target.port,
             query,
             by=asker(arguments),
             proven_dead=arguments.proven_dead,
             dry_run=dry_run,
-            reach=target.place.reach,
+            connection_arguments=target.place.connection_arguments,
             **target.look,
         )
 
-    return _do(heal, ["resolve", "files"], arguments, output)
+    return _do(repair, ["resolve", "files"], arguments, output)
 
 
-def _do(heal: _Heal, name: list[str], arguments: Namespace, output: Output) -> int:
+def _do(repair: _Repair, name: list[str], arguments: Namespace, output: Output) -> int:
     target = open_target(arguments)
     query = target.query(arguments.query_id)
-    planned = heal(target, query, True)
+    planned = repair(target, query, True)
     if not planned.writes:
         return _tell(planned, output)  # there is nothing to do
     words = [*name, target.uri, query, *_typed(arguments, target), "--yes"]
-    command = command_line(*words, reach=target.place.reach)
+    command = command_line(*words, connection_arguments=target.place.connection_arguments)
     plan = Plan(_lines(planned), command, planned.to_json())
     if not arguments.yes:
         return plan.refuse(output)
     plan.show(output)
-    return _tell(heal(target, query, False), output)
+    return _tell(repair(target, query, False), output)
 
 
-def _lines(planned: Healed) -> list[str]:
+def _lines(planned: RepairResult) -> list[str]:
     lines = [f"{planned.sentence}, in {planned.uri}"]
     for write in planned.writes:
         lines.append(f"version {write.version}: {write.what}")
@@ -132,9 +132,9 @@ def _typed(arguments: Namespace, target: Target) -> list[str]:
     return words + (["--by", arguments.by] if arguments.by else [])
 
 
-def _tell(healed: Healed, output: Output) -> int:
+def _tell(repaired: RepairResult, output: Output) -> int:
     if output.json:
-        output.document({"done": healed.changed} | healed.to_json())
+        output.document({"done": repaired.changed} | repaired.to_json())
     else:
-        output.say(f"{healed.sentence[0].upper()}{healed.sentence[1:]}.")
+        output.say(f"{repaired.sentence[0].upper()}{repaired.sentence[1:]}.")
     return Exit.HEALTHY

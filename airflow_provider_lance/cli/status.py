@@ -46,7 +46,11 @@ def tolerance(arguments: Namespace) -> Tolerance:
 def look_at(target: Target, query: str, chosen: Tolerance) -> Status:
     """Take one query's status at the target's version."""
     return take_status(
-        target.port, query, tolerance=chosen, reach=target.place.reach, **target.look
+        target.port,
+        query,
+        tolerance=chosen,
+        connection_arguments=target.place.connection_arguments,
+        **target.look,
     )
 
 

@@ -57,7 +57,16 @@ def _plan(target: Target, query: str, arguments: Namespace) -> Plan:
         f"set {key('stop', query)} and {key('stopNote', query)} in the config of {target.uri}, "
         f"version {target.port.version + 1} or later",
     ]
-    return Plan(lines, command_line("stop", target.uri, query, "--yes", reach=target.place.reach))
+    return Plan(
+        lines,
+        command_line(
+            "stop",
+            target.uri,
+            query,
+            "--yes",
+            connection_arguments=target.place.connection_arguments,
+        ),
+    )
 
 
 def _who(owner: Owner | None) -> str:
@@ -110,7 +119,13 @@ def _has_ended(target: Target, owner: Owner) -> bool:
 
 
 def _release(target: Target, query: str) -> str:
-    return command_line("release", target.uri, query, "--yes", reach=target.place.reach)
+    return command_line(
+        "release",
+        target.uri,
+        query,
+        "--yes",
+        connection_arguments=target.place.connection_arguments,
+    )
 
 
 def _tell(output: Output, query: str, token: int | None, state: str, sentence: str) -> int:

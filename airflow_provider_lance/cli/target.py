@@ -31,12 +31,15 @@ _HARMLESS = {"skip_signature", "aws_skip_signature"}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a dataset lies, not opened yet. ``reach`` is what a command needs to get there."""
+    """Where a dataset lies, not opened yet.
+
+    ``connection_arguments`` is what a command needs to get there.
+    """
 
     uri: str
     checkpoint: str | None
     storage_options: Mapping[str, str] = field(repr=False)
-    reach: str
+    connection_arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,7 @@ def find_place(arguments: Namespace) -> Place:
             _absolute(arguments.uri),
             _absolute(checkpoint) if checkpoint else None,
             options,
-            _reach(arguments),
+            _connection_arguments(arguments),
         )
     if arguments.storage_option or arguments.storage_options_file:
         raise SpecError("--conn-id brings its own storage options: leave the others out")
@@ -127,7 +130,7 @@ def find_place(arguments: Namespace) -> Place:
             hook.resolve(arguments.uri),
             hook.resolve(checkpoint) if checkpoint else None,
             hook.storage_options,
-            _reach(arguments),
+            _connection_arguments(arguments),
         )
 
 
@@ -195,7 +198,7 @@ def _from_file(path: str | None) -> dict[str, str]:
         ) from None
 
 
-def _reach(arguments: Namespace) -> str:
+def _connection_arguments(arguments: Namespace) -> str:
     words: Sequence[str] = [
         *(["--conn-id", arguments.conn_id] if arguments.conn_id else []),
         *(

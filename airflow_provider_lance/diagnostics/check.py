@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_lance.diagnostics.collect import find_queries, look, look_at_dataset
+from airflow_provider_lance.diagnostics.collect import collect, collect_dataset, find_queries
 from airflow_provider_lance.diagnostics.evidence import USUAL, Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.diagnostics.rules import (
-    judge,
-    judge_dataset,
-    judge_unreadable,
+    dataset_rules,
+    evaluate_rules,
+    unreadable_finding,
 )
 from airflow_provider_lance.diagnostics.status import Status, count, status
 from airflow_provider_lance.exceptions import ProtocolVersionError
@@ -99,7 +99,7 @@ def check(
     checkpoint_location: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     tolerance: Tolerance = USUAL,
-    reach: str = "",
+    connection_arguments: str = "",
     orphans: bool = True,
     history: int = 20,
     files: Callable[[str], Files] | None = None,
@@ -117,25 +117,25 @@ def check(
     rows, fragments = count(port)
     for query_id in tuple(query_ids) or find_queries(port):
         try:
-            evidence = look(
+            evidence = collect(
                 port,
                 query_id,
                 checkpoint_location=checkpoint_location,
                 storage_options=storage_options,
                 tolerance=tolerance,
-                reach=reach,
+                connection_arguments=connection_arguments,
                 history=history,
                 files=files,
             )
         except ProtocolVersionError as error:
-            findings.append(judge_unreadable(query_id, error, port.version))
+            findings.append(unreadable_finding(query_id, error, port.version))
             continue
-        found = judge(evidence, tolerance)
+        found = evaluate_rules(evidence, tolerance)
         findings += found
         statuses.append(status(evidence, found, rows=rows, fragments=fragments))
     if isinstance(port, LanceDatasetPort):
-        seen = look_at_dataset(port, storage_options, orphans=orphans)
-        findings += judge_dataset(port.uri, seen, tolerance, reach)
+        seen = collect_dataset(port, storage_options, orphans=orphans)
+        findings += dataset_rules(port.uri, seen, tolerance, connection_arguments)
     findings.sort(key=lambda finding: -finding.severity)
     seen_at = datetime.now(UTC).isoformat(timespec="seconds")
     return CheckReport(port.uri, port.version, seen_at, tuple(findings), tuple(statuses))

@@ -6,10 +6,10 @@ import socket
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
-from airflow_provider_lance.diagnostics.collect_dataset import look_at_dataset
+from airflow_provider_lance.diagnostics.collect_dataset import collect_dataset
 from airflow_provider_lance.diagnostics.collect_drivers import (
+    collect_drivers,
     health_of,
-    see_drivers,
     with_owner,
 )
 from airflow_provider_lance.diagnostics.collect_proof import Versions, contradictions
@@ -30,7 +30,7 @@ from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.supervision.driver_reports import report_location
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
-__all__ = ["find_queries", "look", "look_at_dataset"]
+__all__ = ["collect", "collect_dataset", "find_queries"]
 
 _LISTED = 100
 """At most so many missing versions are named."""
@@ -41,14 +41,14 @@ def find_queries(port: DatasetPort) -> list[str]:
     return query_ids(port.config)
 
 
-def look(
+def collect(
     port: DatasetPort,
     query_id: str,
     *,
     checkpoint_location: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     tolerance: Tolerance = USUAL,
-    reach: str = "",
+    connection_arguments: str = "",
     history: int = 20,
     files: Callable[[str], Files] | None = None,
 ) -> Evidence:
@@ -70,22 +70,22 @@ def look(
     # Drivers, dataset, checkpoint, in this order: each may only look newer than the one before,
     # since an epoch is planned before it is committed, and committed before it is reported.
     reports, _ = _opened(report_location(location), opener) if location else (None, "")
-    drivers = see_drivers(reports, query_id, now) if reports else ()
-    mark = exact_watermark(port, query_id)
+    drivers = collect_drivers(reports, query_id, now) if reports else ()
+    watermark = exact_watermark(port, query_id)
     # A cleanup folds before it removes, so versions may only seem to be missing from behind.
-    if mark.missing or any(_is_ahead(driver, mark) for driver in drivers):
+    if watermark.missing or any(_is_ahead(driver, watermark) for driver in drivers):
         port = port.latest()
         state = decode_query(port.config, query_id, port.version)
-        mark = exact_watermark(port, query_id)
+        watermark = exact_watermark(port, query_id)
     drivers = with_owner(drivers, state, reports, now)
     checkpoint, puzzle, broken = _checkpoint(location, opener, state)
     if checkpoint and checkpoint.id == _checkpoint_id(None, state):
-        mark = exact_watermark(port, query_id, spark_done=checkpoint.committed)
+        watermark = exact_watermark(port, query_id, spark_done=checkpoint.committed)
     lives = any(each.lives(tolerance.silence) for each in drivers if not _released(each, state))
     corruption = None
     if checkpoint is not None and not lives:  # a live one writes these files, and has read them
         corruption = assess(
-            opener(location), checkpoint, max(mark.epoch, _proven(checkpoint, mark))
+            opener(location), checkpoint, max(watermark.epoch, _proven(checkpoint, watermark))
         )
     versions = Versions(port, query_id)
     return Evidence(
@@ -94,23 +94,23 @@ def look(
         seen_at=now,
         version=port.version,
         state=state,
-        watermark=mark,
+        watermark=watermark,
         health=health_of(
             drivers,
             state,
-            mark=mark,
+            watermark=watermark,
             checkpoint=checkpoint,
             tolerance=tolerance,
             now=now,
-            blind=reports is None,
+            reports_unreadable=reports is None,
         ),
         checkpoint_location=location,
         checkpoint=checkpoint,
         puzzle=puzzle,
         history=versions.newest(history),
         drivers=drivers,
-        reach=reach,
-        missing_versions=_missing(port, state, mark),
+        connection_arguments=connection_arguments,
+        missing_versions=_missing(port, state, watermark),
         contradictions=contradictions(versions, state, drivers, _checkpoint_id(checkpoint, state)),
         undone=versions.undone(history, after=state.folded_version),
         broken_checkpoint=broken,
@@ -126,9 +126,9 @@ def _released(driver: DriverSeen, state: QueryState) -> bool:
     return owner is not None and owner.state is OwnerState.RELEASED and driver.is_of(owner.driver)
 
 
-def _proven(checkpoint: Checkpoint, mark: Watermark) -> int:
+def _proven(checkpoint: Checkpoint, watermark: Watermark) -> int:
     """Return what Spark's log proves of a watermark that versions no longer do."""
-    return checkpoint.committed if mark.missing else NO_EPOCH
+    return checkpoint.committed if watermark.missing else NO_EPOCH
 
 
 def _checkpoint_id(checkpoint: Checkpoint | None, state: QueryState) -> str | None:
@@ -137,11 +137,12 @@ def _checkpoint_id(checkpoint: Checkpoint | None, state: QueryState) -> str | No
     return state.owner.driver.checkpoint_id if state.owner else None
 
 
-def _is_ahead(driver: DriverSeen, mark: Watermark) -> bool:
+def _is_ahead(driver: DriverSeen, watermark: Watermark) -> bool:
     """Tell whether a driver has seen more than the handle that the watermark was read from."""
-    said = [each for each in (driver.pulse, driver.summary) if each is not None]
+    said = [each for each in (driver.heartbeat, driver.summary) if each is not None]
     return any(
-        (each.version or 0) > mark.version or (each.watermark or 0) > mark.epoch for each in said
+        (each.version or 0) > watermark.version or (each.watermark or 0) > watermark.epoch
+        for each in said
     )
 
 
@@ -181,12 +182,12 @@ def _elsewhere(location: str, state: QueryState) -> str:
     return "" if process.host == socket.gethostname() and seen else driver.host
 
 
-def _missing(port: DatasetPort, state: QueryState, mark: Watermark) -> tuple[int, ...]:
-    if not mark.missing:
+def _missing(port: DatasetPort, state: QueryState, watermark: Watermark) -> tuple[int, ...]:
+    if not watermark.missing:
         return ()
     gone: list[int] = []
     for version in range(state.folded_version + 1, port.version + 1):
-        if len(gone) == min(mark.missing, _LISTED):
+        if len(gone) == min(watermark.missing, _LISTED):
             break
         if port.properties(version) is None:
             gone.append(version)

@@ -15,13 +15,13 @@ from airflow_provider_lance.protocol.codec import auto_cleanup
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, read_error
 from airflow_provider_lance.protocol.files import Entry, open_files
 
-__all__ = ["look_at_dataset"]
+__all__ = ["collect_dataset"]
 
 _MANIFEST_BYTES = 256 << 20
 """How many bytes of manifests are read for the names in them; about three seconds on local disk."""
 
 
-def look_at_dataset(
+def collect_dataset(
     port: LanceDatasetPort,
     storage_options: Mapping[str, str] | None = None,
     *,

@@ -29,16 +29,22 @@ from airflow_provider_lance.supervision.driver_reports import (
     read_heartbeat,
     read_summary,
 )
-from airflow_provider_lance.supervision.health import Health, Limits, Sight, StreamState, tell
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.health import (
+    DriverObservation,
+    Health,
+    Limits,
+    StreamState,
+    evaluate,
+)
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
-__all__ = ["health_of", "see_drivers", "with_owner"]
+__all__ = ["collect_drivers", "health_of", "with_owner"]
 
 _OPENED = 5
 
 
-def see_drivers(reports: Files, query_id: str, now: datetime) -> tuple[DriverSeen, ...]:
+def collect_drivers(reports: Files, query_id: str, now: datetime) -> tuple[DriverSeen, ...]:
     """Read the newest launches' reports, newest first.
 
     :raises StorageUnavailableError: the store did not answer.
@@ -50,27 +56,27 @@ def see_drivers(reports: Files, query_id: str, now: datetime) -> tuple[DriverSee
 
 def _see(reports: Files, launch_id: str, now: datetime) -> DriverSeen | None:
     # The process first: a driver writes its summary before it ends.
-    heartbeat = read_heartbeat(reports, launch_id)
-    process = _process(heartbeat or {})
+    document = read_heartbeat(reports, launch_id)
+    process = _process(document or {})
     alive = process.alive() if process else None
     summary: Summary | None = None
     with suppress(SpecError):  # one of another form tells nothing
         summary = read_summary(reports, launch_id)
-    if heartbeat is None and summary is None:
+    if document is None and summary is None:
         return None
-    pulse = Pulse.parse(heartbeat) if heartbeat else None
-    silent = seconds_since(pulse.time if pulse else None, now) or 0.0
-    token = pulse.token if pulse else None
-    return DriverSeen(launch_id, heartbeat, pulse, summary, alive, silent, process, token)
+    heartbeat = Heartbeat.parse(document) if document else None
+    silent = seconds_since(heartbeat.time if heartbeat else None, now) or 0.0
+    token = heartbeat.token if heartbeat else None
+    return DriverSeen(launch_id, document, heartbeat, summary, alive, silent, process, token)
 
 
 def _is_of(seen: DriverSeen, query_id: str) -> bool:
-    named = seen.summary.query_id if seen.summary else (seen.heartbeat or {}).get("queryId")
+    named = seen.summary.query_id if seen.summary else (seen.heartbeat_json or {}).get("queryId")
     return named in (None, query_id)
 
 
-def _process(heartbeat: Mapping[str, Any]) -> ProcessIdentity | None:
-    driver = heartbeat.get("driver")
+def _process(document: Mapping[str, Any]) -> ProcessIdentity | None:
+    driver = document.get("driver")
     try:
         return ProcessIdentity.from_json(driver) if isinstance(driver, Mapping) else None
     except (KeyError, TypeError, ValueError):
@@ -112,11 +118,11 @@ def health_of(
     drivers: tuple[DriverSeen, ...],
     state: QueryState,
     *,
-    mark: Watermark,
+    watermark: Watermark,
     checkpoint: Checkpoint | None,
     tolerance: Tolerance,
     now: datetime,
-    blind: bool,
+    reports_unreadable: bool,
 ) -> Health | None:
     """Tell how the stream's driver is doing; ``None`` where there is nothing to tell it from.
 
@@ -127,29 +133,29 @@ def health_of(
     if chosen is None:
         return None
     if owner and owner.state is OwnerState.RELEASED and _released_since(chosen, owner, tolerance):
-        return Health(StreamState.STOPPED, f"released at {owner.time}, {_mark(mark)}")
-    unheard = chosen.summary is None and chosen.pulse is None and chosen.alive is None
+        return Health(StreamState.STOPPED, f"released at {owner.time}, {_mark(watermark)}")
+    unheard = chosen.summary is None and chosen.heartbeat is None and chosen.alive is None
     if owner and unheard and chosen.is_of(owner.driver):
-        age = seconds_since(mark.committed_at, now)
+        age = seconds_since(watermark.committed_at, now)
         if age is None or age >= tolerance.silence:
             return None
-        return Health(StreamState.RUNNING, f"{_mark(mark)}; its driver cannot be seen")
+        return Health(StreamState.RUNNING, f"{_mark(watermark)}; its driver cannot be seen")
     since = _launched_at(chosen, state)
     note = standing_request(state)
-    sight = Sight(
+    observation = DriverObservation(
         launch_id=chosen.launch_id,
         launched_at=since,
         alive=chosen.alive,
         age=_age(chosen, state, now),
         silent=chosen.silent,
-        pulse=chosen.pulse,
-        blind=blind or not chosen.launch_id,
+        heartbeat=chosen.heartbeat,
+        reports_unreadable=reports_unreadable or not chosen.launch_id,
         summary=chosen.summary,
         checkpoint=checkpoint,
         owner=owner,
         stop_note=note if _means(note, chosen) else None,
     )
-    return tell(sight, Limits(tolerance.start, tolerance.silence, tolerance.stall))
+    return evaluate(observation, Limits(tolerance.start, tolerance.silence, tolerance.stall))
 
 
 def _chosen(
@@ -171,7 +177,7 @@ def _released_since(chosen: DriverSeen, owner: Owner, tolerance: Tolerance) -> b
     summary = chosen.summary
     if summary is None and chosen.is_of(owner.driver):
         return True
-    ended = chosen.pulse.time if chosen.pulse else ""
+    ended = chosen.heartbeat.time if chosen.heartbeat else ""
     lost = summary is None or summary.reason is EndReason.FAILED
     return lost and is_later(owner.time, ended)
 
@@ -182,8 +188,8 @@ def _means(note: StopNote | None, seen: DriverSeen) -> bool:
     return note.launch_id == seen.launch_id if note.launch_id else note.token == seen.token
 
 
-def _mark(mark: Watermark) -> str:
-    return f"watermark {mark.epoch}" if mark.epoch >= 0 else "no epoch yet"
+def _mark(watermark: Watermark) -> str:
+    return f"watermark {watermark.epoch}" if watermark.epoch >= 0 else "no epoch yet"
 
 
 def _age(seen: DriverSeen, state: QueryState, now: datetime) -> float:
@@ -196,4 +202,4 @@ def _launched_at(seen: DriverSeen, state: QueryState) -> str:
     owner = state.owner
     if owner and seen.is_of(owner.driver):
         return owner.time
-    return seen.pulse.time if seen.pulse else ""
+    return seen.heartbeat.time if seen.heartbeat else ""

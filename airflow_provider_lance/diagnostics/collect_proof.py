@@ -115,7 +115,7 @@ def contradictions(
 
 def _is_from(driver: DriverSeen, checkpoint_id: str | None) -> bool:
     """Tell whether a driver works from a checkpoint: Spark's progress has its id."""
-    progress = (driver.heartbeat or {}).get("progress")
+    progress = (driver.heartbeat_json or {}).get("progress")
     known = progress.get("id") if isinstance(progress, dict) else None
     return known is not None and known == checkpoint_id
 
@@ -153,13 +153,13 @@ def _driver_says(versions: Versions, driver: DriverSeen) -> Contradiction | None
 
 
 def _said(driver: DriverSeen) -> tuple[int, int] | None:
-    summary, pulse = driver.summary, driver.pulse
+    summary, heartbeat = driver.summary, driver.heartbeat
     if summary and summary.error == FencedError.__name__:
         return None  # its version may be one of the driver that fenced it
     if summary and summary.last_epoch is not None and summary.version is not None:
         return summary.last_epoch, summary.version
-    sink = (driver.heartbeat or {}).get("sink")
+    sink = (driver.heartbeat_json or {}).get("sink")
     rows = sink.get("rows") if isinstance(sink, dict) else None
-    if pulse is None or pulse.epoch is None or pulse.version is None or not rows:
+    if heartbeat is None or heartbeat.epoch is None or heartbeat.version is None or not rows:
         return None
-    return pulse.epoch, pulse.version
+    return heartbeat.epoch, heartbeat.version

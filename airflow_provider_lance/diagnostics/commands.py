@@ -38,12 +38,20 @@ def command(evidence: Evidence, *verb: str, options: tuple[str, ...] = ()) -> st
     location = evidence.checkpoint_location
     if location and location != recorded and "--checkpoint" not in options:
         options = (*options, "--checkpoint", location)
-    return command_line(*verb, evidence.uri, evidence.query_id, *options, reach=evidence.reach)
+    return command_line(
+        *verb,
+        evidence.uri,
+        evidence.query_id,
+        *options,
+        connection_arguments=evidence.connection_arguments,
+    )
 
 
-def dataset_command(uri: str, reach: str, *verb: str, options: tuple[str, ...] = ()) -> str:
+def dataset_command(
+    uri: str, connection_arguments: str, *verb: str, options: tuple[str, ...] = ()
+) -> str:
     """Return a command for a dataset."""
-    return command_line(*verb, uri, *options, reach=reach)
+    return command_line(*verb, uri, *options, connection_arguments=connection_arguments)
 
 
 def start_again(launched_by: str) -> str:
@@ -66,7 +74,7 @@ def described(driver: DriverSeen) -> dict[str, Any]:
         "launchId": driver.launch_id,
         "driver": driver.where,
         "alive": driver.alive,
-        "heartbeatAt": driver.pulse.time if driver.pulse else None,
+        "heartbeatAt": driver.heartbeat.time if driver.heartbeat else None,
         "token": driver.token,
         "ended": driver.summary.reason.value if driver.summary else None,
     }
@@ -74,7 +82,7 @@ def described(driver: DriverSeen) -> dict[str, Any]:
 
 def shown_checkpoint(evidence: Evidence, seen: Checkpoint | None) -> dict[str, Any]:
     """Return a checkpoint beside what the dataset records, as evidence shows them."""
-    owner, mark = evidence.state.owner, evidence.watermark
+    owner, watermark = evidence.state.owner, evidence.watermark
     return {
         "checkpointLocation": evidence.checkpoint_location,
         "recordedLocation": owner.driver.checkpoint_location if owner else None,
@@ -82,7 +90,7 @@ def shown_checkpoint(evidence: Evidence, seen: Checkpoint | None) -> dict[str, A
         "checkpointId": seen.id if seen else None,
         "planned": seen.planned if seen else None,
         "committed": seen.committed if seen else None,
-        "watermark": mark.epoch,
+        "watermark": watermark.epoch,
         "configWatermark": evidence.state.watermark,
         "version": evidence.version,
     }

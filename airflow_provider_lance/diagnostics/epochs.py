@@ -105,7 +105,7 @@ class EpochTable:
             "uri": self.uri,
             "queryId": self.query_id,
             "rows": [_json(row) for row in self.rows],
-            "marks": [_json(mark) for mark in self.marks],
+            "marks": [_json(watermark) for watermark in self.marks],
             "seenVersions": self.seen_versions,
             "gap": self.gap,
             "puzzle": self.puzzle,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_lance.maintenance.dataset_metrics import Numbers
+from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
 from airflow_provider_lance.protocol.model import (
@@ -20,7 +20,7 @@ from airflow_provider_lance.protocol.model import (
 )
 from airflow_provider_lance.supervision.driver_reports import Summary
 from airflow_provider_lance.supervision.health import Health
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = [
@@ -67,8 +67,8 @@ class DriverSeen:
     """
 
     launch_id: str
-    heartbeat: Mapping[str, Any] | None = None
-    pulse: Pulse | None = None
+    heartbeat_json: Mapping[str, Any] | None = None
+    heartbeat: Heartbeat | None = None
     summary: Summary | None = None
     alive: bool | None = None
     silent: float = 0.0
@@ -83,7 +83,7 @@ class DriverSeen:
     @property
     def said_of_itself(self) -> Mapping[str, Any]:
         """Return the ``driver`` part of its heartbeat, empty without one."""
-        said = (self.heartbeat or {}).get("driver")
+        said = (self.heartbeat_json or {}).get("driver")
         return said if isinstance(said, Mapping) else {}
 
     @property
@@ -103,11 +103,11 @@ class DriverSeen:
 
         :param silence: how old a heartbeat may be to stand for a process that is out of sight.
         """
-        if self.summary is not None or (self.pulse and self.pulse.state == "ended"):
+        if self.summary is not None or (self.heartbeat and self.heartbeat.state == "ended"):
             return False
         if self.alive is not None:
             return self.alive
-        return True if self.pulse and self.silent < silence else None
+        return True if self.heartbeat and self.silent < silence else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class DatasetEvidence:
     commit may be on its way.
     """
 
-    numbers: Numbers
+    numbers: DatasetMetrics
     uncovered: Mapping[str, int]
     """Rows that an index does not cover, by the index's name."""
     auto_cleanup: Mapping[str, str]
@@ -159,8 +159,8 @@ class Evidence:
 
     ``checkpoint`` is ``None`` where it could not be read, and ``puzzle`` then says why.
     ``history`` holds the query's newest epochs that the versions still show, newest first;
-    ``drivers`` the newest launches, newest first, and the owner's. ``reach`` is what a command
-    needs beside the URI to reach the store, such as ``--conn-id lance_default``.
+    ``drivers`` the newest launches, newest first, and the owner's. ``connection_arguments`` is what
+    a command needs beside the URI to reach the store, such as ``--conn-id lance_default``.
     ``missing_versions`` are those since the last fold that were cleaned up.
     """
 
@@ -176,7 +176,7 @@ class Evidence:
     puzzle: str = ""
     history: tuple[EpochStamp, ...] = ()
     drivers: tuple[DriverSeen, ...] = field(default_factory=tuple)
-    reach: str = ""
+    connection_arguments: str = ""
     missing_versions: tuple[int, ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
     undone: tuple[Undone, ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
-__all__ = ["Code", "Finding", "Heal", "Severity"]
+__all__ = ["Code", "Finding", "Repair", "Severity"]
 
 
 class Severity(IntEnum):
@@ -28,8 +28,8 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
-class Heal(StrEnum):
-    """What may be healed without asking: both are proven before they are done."""
+class Repair(StrEnum):
+    """What may be repaired without asking: both are proven before they are done."""
 
     WATERMARK = "watermark"
     """Fold the epochs of history into the config's watermark."""
@@ -116,7 +116,7 @@ class Finding:
     ``summary`` is one sentence with the values seen, ``cause`` says how it comes to this,
     ``command`` is what to type next, empty if there is nothing to do. ``evidence`` holds what
     proves it: epochs, versions, ISO times, offsets, counts. ``query_id`` is empty where the dataset
-    as a whole is meant; ``heal`` names what mends it without asking.
+    as a whole is meant; ``repair`` names what mends it without asking.
     """
 
     code: Code
@@ -125,7 +125,7 @@ class Finding:
     command: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     query_id: str = ""
-    heal: Heal | None = None
+    repair: Repair | None = None
     raised: Severity | None = None
     """Another severity than the code's own, where this case is worse or better."""
 
@@ -145,5 +145,5 @@ class Finding:
             "cause": self.cause,
             "command": self.command,
             "evidence": dict(self.evidence),
-            "heal": self.heal.value if self.heal else None,
+            "repair": self.repair.value if self.repair else None,
         }

@@ -12,31 +12,31 @@ from airflow_provider_lance.diagnostics.commands import (
 )
 from airflow_provider_lance.diagnostics.evidence import USUAL, Evidence, Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
-from airflow_provider_lance.diagnostics.rules_checkpoint import judge_checkpoint
-from airflow_provider_lance.diagnostics.rules_dataset import judge_dataset
-from airflow_provider_lance.diagnostics.rules_driver import judge_driver
-from airflow_provider_lance.diagnostics.rules_epochs import judge_epochs
+from airflow_provider_lance.diagnostics.rules_checkpoint import checkpoint_rules
+from airflow_provider_lance.diagnostics.rules_dataset import dataset_rules
+from airflow_provider_lance.diagnostics.rules_driver import driver_rules
+from airflow_provider_lance.diagnostics.rules_epochs import epoch_rules
 from airflow_provider_lance.supervision.health import StreamState
 
-__all__ = ["judge", "judge_dataset", "judge_unreadable"]
+__all__ = ["dataset_rules", "evaluate_rules", "unreadable_finding"]
 
 
-def judge(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Finding]:
+def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Finding]:
     """Return what is found in one stream, worst first; pure.
 
     Where nothing is at or above a warning, the first finding says that it is healthy.
     """
     found = [
         *_other_protocol(evidence),
-        *judge_checkpoint(evidence),
-        *judge_epochs(evidence, tolerance),
-        *judge_driver(evidence, tolerance),
+        *checkpoint_rules(evidence),
+        *epoch_rules(evidence, tolerance),
+        *driver_rules(evidence, tolerance),
     ]
     found += _otherwise_lost(evidence, found)
     found.sort(key=lambda finding: (-finding.severity, finding.code))
     if found and found[0].severity is Severity.CRITICAL:
         # Rows are at stake: nothing is mended before somebody has looked.
-        found = [replace(finding, heal=None) for finding in found]
+        found = [replace(finding, repair=None) for finding in found]
     if not found or found[0].severity < Severity.WARNING:
         found.insert(0, _healthy(evidence))
     return found
@@ -82,7 +82,7 @@ def _other_protocol(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def judge_unreadable(query_id: str, error: Exception, version: int) -> Finding:
+def unreadable_finding(query_id: str, error: Exception, version: int) -> Finding:
     """Return the finding that an error stands for, of a stream that another protocol wrote."""
     return Finding(
         Code.PROTOCOL_NEWER,
@@ -96,20 +96,20 @@ def judge_unreadable(query_id: str, error: Exception, version: int) -> Finding:
 
 
 def _healthy(evidence: Evidence) -> Finding:
-    mark, health = evidence.watermark, evidence.health
+    watermark, health = evidence.watermark, evidence.health
     if health is not None:
         said = f"{health.state.value}: {health.reason}"
     elif evidence.state.known:
-        said = f"no driver is to be seen, watermark {mark.epoch}"
+        said = f"no driver is to be seen, watermark {watermark.epoch}"
     else:
         said = "it has no trace in the dataset yet"
     return Finding(
         Code.HEALTHY,
         f"Query {evidence.query_id} is healthy: {said}.",
         evidence={
-            "watermark": mark.epoch,
+            "watermark": watermark.epoch,
             "version": evidence.version,
-            "committedAt": mark.committed_at,
+            "committedAt": watermark.committed_at,
         },
         query_id=evidence.query_id,
     )

@@ -17,15 +17,15 @@ from airflow_provider_lance.diagnostics.evidence import (
     Undone,
 )
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
-from airflow_provider_lance.diagnostics.rules_files import judge_files
+from airflow_provider_lance.diagnostics.rules_files import file_rules
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.model import NO_EPOCH, Owner
 from airflow_provider_lance.protocol.proof import lost_epochs
 
-__all__ = ["judge_checkpoint"]
+__all__ = ["checkpoint_rules"]
 
 
-def judge_checkpoint(evidence: Evidence) -> Iterator[Finding]:
+def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
     """Yield what dataset and checkpoint say of each other; pure."""
     owner, seen = evidence.state.owner, evidence.checkpoint
     yield from _lost(evidence)
@@ -43,7 +43,7 @@ def judge_checkpoint(evidence: Evidence) -> Iterator[Finding]:
         yield jumped
     elif evidence.watermark.epoch > seen.planned:
         yield _older(evidence, seen)
-    yield from judge_files(evidence)
+    yield from file_rules(evidence)
 
 
 def _unreadable(evidence: Evidence) -> Finding:
@@ -113,14 +113,14 @@ def _foreign(evidence: Evidence, owner: Owner, seen: Checkpoint) -> Finding:
 
 
 def _older(evidence: Evidence, seen: Checkpoint) -> Finding:
-    mark = evidence.watermark
+    watermark = evidence.watermark
     return Finding(
         Code.CHECKPOINT_OLDER,
-        f"Epoch {mark.epoch} of query {evidence.query_id} is in the dataset, and its checkpoint at "
-        f"{evidence.checkpoint_location} has planned none after {seen.planned}.",
+        f"Epoch {watermark.epoch} of query {evidence.query_id} is in the dataset, its checkpoint "
+        f"at {evidence.checkpoint_location} ends at epoch {seen.planned}.",
         cause="An older copy of the checkpoint was restored. Spark would plan epochs "
-        f"{seen.planned + 1} to {mark.epoch} anew, with other rows, and they would be skipped; so "
-        f"a driver refuses to start. Restore the newest copy, {NEW_GENERATION}.",
+        f"{seen.planned + 1} to {watermark.epoch} again, with other rows, and the sink would skip "
+        f"them; so a driver refuses to start. Restore the newest copy, {NEW_GENERATION}.",
         command=command(evidence, "epochs"),
         evidence=shown_checkpoint(evidence, seen),
         query_id=evidence.query_id,
@@ -162,7 +162,7 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
     if gone := _gone_for_good(evidence):
         yield gone
         return
-    owner, mark = evidence.state.owner, evidence.watermark
+    owner, watermark = evidence.state.owner, evidence.watermark
     if owner is None:
         return  # whatever a driver said, all of it is missing
     for said in evidence.contradictions:
@@ -170,10 +170,10 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
             yield _rolled_back(evidence, said)
             return
     shown = [each.epoch_id for each in evidence.history if each.generation == generation]
-    newest = max(mark.epoch, *shown, NO_EPOCH)
+    newest = max(watermark.epoch, *shown, NO_EPOCH)
     for driver in evidence.drivers:
         heard = _heard(driver)
-        if heard is None or mark.missing or driver.token is None:
+        if heard is None or watermark.missing or driver.token is None:
             continue
         if driver.token >= owner.token and heard > newest:
             said = Contradiction(driver.launch_id, heard, evidence.version, newest)
@@ -220,11 +220,11 @@ def _restored(evidence: Evidence, undone: Undone, lost: list[int]) -> Finding:
 
 def _gone_for_good(evidence: Evidence) -> Finding | None:
     """Find epochs that a restored version took away, told by what is left of history."""
-    seen, mark = evidence.own_checkpoint, evidence.watermark
-    lost = lost_epochs(mark, evidence.state, seen.committed) if seen else None
-    if lost is None or mark.undone_by is None:
+    seen, watermark = evidence.own_checkpoint, evidence.watermark
+    lost = lost_epochs(watermark, evidence.state, seen.committed) if seen else None
+    if lost is None or watermark.undone_by is None:
         return None
-    by, restored = mark.undone_by
+    by, restored = watermark.undone_by
     return Finding(
         Code.COMMIT_LOG_AHEAD,
         f"Version {by} of {evidence.uri} brought version {restored} back: epochs {lost[0]} to "
@@ -233,7 +233,7 @@ def _gone_for_good(evidence: Evidence) -> Finding | None:
         "not read them again. "
         + (
             "The versions that held them were cleaned up. To go on without them, start the stream "
-            if mark.undone_missing
+            if watermark.undone_missing
             else f"Restore version {by - 1} to bring them back; or, to go on without them, start "
             "the stream "
         )
@@ -252,8 +252,8 @@ def _gone_for_good(evidence: Evidence) -> Finding | None:
 def _heard(driver: DriverSeen) -> int | None:
     if driver.summary and driver.summary.last_epoch is not None:
         return driver.summary.last_epoch
-    pulse = driver.pulse
-    return pulse.watermark if pulse and pulse.token is not None else None
+    heartbeat = driver.heartbeat
+    return heartbeat.watermark if heartbeat and heartbeat.token is not None else None
 
 
 def _rolled_back(evidence: Evidence, said: Contradiction) -> Finding:

@@ -8,19 +8,19 @@ from airflow_provider_lance.diagnostics.commands import dataset_command
 from airflow_provider_lance.diagnostics.evidence import USUAL, DatasetEvidence, Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 
-__all__ = ["judge_dataset"]
+__all__ = ["dataset_rules"]
 
 
-def judge_dataset(
-    uri: str, dataset: DatasetEvidence, tolerance: Tolerance = USUAL, reach: str = ""
+def dataset_rules(
+    uri: str, dataset: DatasetEvidence, tolerance: Tolerance = USUAL, connection_arguments: str = ""
 ) -> list[Finding]:
     """Return what is wrong with a dataset, worst first; pure."""
     found = [
         _auto_cleanup(uri, dataset),
-        _fragments(uri, dataset, tolerance, reach),
-        _versions(uri, dataset, tolerance, reach),
-        _index(uri, dataset, tolerance, reach),
-        _orphans(uri, dataset, tolerance, reach),
+        _fragments(uri, dataset, tolerance, connection_arguments),
+        _versions(uri, dataset, tolerance, connection_arguments),
+        _index(uri, dataset, tolerance, connection_arguments),
+        _orphans(uri, dataset, tolerance, connection_arguments),
     ]
     return sorted(filter(None, found), key=lambda finding: -finding.severity)
 
@@ -44,7 +44,7 @@ def _auto_cleanup(uri: str, dataset: DatasetEvidence) -> Finding | None:
 
 
 def _fragments(
-    uri: str, dataset: DatasetEvidence, tolerance: Tolerance, reach: str
+    uri: str, dataset: DatasetEvidence, tolerance: Tolerance, connection_arguments: str
 ) -> Finding | None:
     numbers = dataset.numbers
     if numbers.small_fragments <= tolerance.small_fragments:
@@ -55,13 +55,13 @@ def _fragments(
         f"{tolerance.small_fragments:,}.",
         cause="Each epoch adds at least one fragment. Every commit and every reader pays for each "
         "of them; compaction puts them together beside the live stream.",
-        command=dataset_command(uri, reach, "optimize", options=("--yes",)),
+        command=dataset_command(uri, connection_arguments, "optimize", options=("--yes",)),
         evidence=numbers.to_json(),
     )
 
 
 def _versions(
-    uri: str, dataset: DatasetEvidence, tolerance: Tolerance, reach: str
+    uri: str, dataset: DatasetEvidence, tolerance: Tolerance, connection_arguments: str
 ) -> Finding | None:
     numbers = dataset.numbers
     if numbers.versions <= tolerance.versions:
@@ -72,12 +72,14 @@ def _versions(
         f"{_size(numbers.history_bytes)}.",
         cause="Each epoch is a version, and nobody cleans up. Listing them becomes slow and their "
         "manifests fill the store; cleanup folds every query's watermark first.",
-        command=dataset_command(uri, reach, "cleanup", options=("--yes",)),
+        command=dataset_command(uri, connection_arguments, "cleanup", options=("--yes",)),
         evidence=numbers.to_json(),
     )
 
 
-def _index(uri: str, dataset: DatasetEvidence, tolerance: Tolerance, reach: str) -> Finding | None:
+def _index(
+    uri: str, dataset: DatasetEvidence, tolerance: Tolerance, connection_arguments: str
+) -> Finding | None:
     behind = {n: rows for n, rows in dataset.uncovered.items() if rows > tolerance.uncovered_rows}
     if not behind:
         return None
@@ -88,13 +90,13 @@ def _index(uri: str, dataset: DatasetEvidence, tolerance: Tolerance, reach: str)
         f"{tolerance.uncovered_rows:,} is too many.",
         cause="New fragments are in no index until it is brought up to date. Queries scan them, "
         "and upserts by an indexed key become slow.",
-        command=dataset_command(uri, reach, "optimize", options=("--yes",)),
+        command=dataset_command(uri, connection_arguments, "optimize", options=("--yes",)),
         evidence={"uncovered": dict(dataset.uncovered), "rows": dataset.numbers.rows},
     )
 
 
 def _orphans(
-    uri: str, dataset: DatasetEvidence, tolerance: Tolerance, reach: str
+    uri: str, dataset: DatasetEvidence, tolerance: Tolerance, connection_arguments: str
 ) -> Finding | None:
     files, size = dataset.orphaned_files, dataset.orphaned_bytes
     if not files:
@@ -106,7 +108,7 @@ def _orphans(
         f"{files:,} data files with {_size(size)} are named by no version.{bound}",
         cause="A task that was repeated, or a driver that ended between write and commit, leaves "
         "them. They cost space only; a cleanup removes them once they are seven days old.",
-        command=dataset_command(uri, reach, "cleanup", options=("--dry-run",)),
+        command=dataset_command(uri, connection_arguments, "cleanup", options=("--dry-run",)),
         evidence={"files": files, "bytes": size, "sinceVersion": since},
         raised=Severity.WARNING if size > tolerance.orphaned_bytes else None,
     )

@@ -12,20 +12,20 @@ from airflow_provider_lance.diagnostics.commands import (
     start_again,
 )
 from airflow_provider_lance.diagnostics.evidence import DriverSeen, Evidence, Tolerance
-from airflow_provider_lance.diagnostics.findings import Code, Finding, Heal, Severity
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
 from airflow_provider_lance.diagnostics.formatting import ago, is_later, lasted, seconds_since
 from airflow_provider_lance.exceptions import FencedError, TerminalError, error_class
 from airflow_provider_lance.protocol.model import Owner, StopNote
 from airflow_provider_lance.protocol.stop_requests import standing_request
 from airflow_provider_lance.supervision.driver_reports import EndReason
 
-__all__ = ["at_work", "judge_driver", "living"]
+__all__ = ["driver_rules", "is_driver_running", "live_drivers"]
 
 _GRACE = 60.0
 """For so long a stop request that stands is nothing special: the default grace of a driver."""
 
 
-def living(evidence: Evidence, tolerance: Tolerance) -> list[DriverSeen]:
+def live_drivers(evidence: Evidence, tolerance: Tolerance) -> list[DriverSeen]:
     """Return the drivers that are at work for sure, newest first, each process once."""
     found: dict[Any, DriverSeen] = {}
     for each in evidence.drivers:
@@ -34,12 +34,12 @@ def living(evidence: Evidence, tolerance: Tolerance) -> list[DriverSeen]:
     return list(found.values())
 
 
-def at_work(evidence: Evidence, tolerance: Tolerance) -> bool | None:
+def is_driver_running(evidence: Evidence, tolerance: Tolerance) -> bool | None:
     """Tell whether a driver is at work; ``None`` where the owner's cannot be seen.
 
     One that cannot be seen and has committed just now is.
     """
-    if living(evidence, tolerance):
+    if live_drivers(evidence, tolerance):
         return True
     seen = evidence.owner_seen
     if not evidence.active or seen is None or seen.lives(tolerance.silence) is False:
@@ -48,9 +48,9 @@ def at_work(evidence: Evidence, tolerance: Tolerance) -> bool | None:
     return True if age is not None and age < tolerance.silence else None
 
 
-def judge_driver(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
+def driver_rules(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
     """Yield what the drivers show; pure."""
-    alive = living(evidence, tolerance)
+    alive = live_drivers(evidence, tolerance)
     if len(alive) > 1:
         yield _two(evidence, alive)
     owner, seen = evidence.state.owner, evidence.owner_seen
@@ -95,7 +95,7 @@ def _not_there(
         "watermark": evidence.watermark.epoch,
         "committedAt": evidence.watermark.committed_at,
     }
-    if seen.lives(tolerance.silence) is None and seen.pulse is None and not alive:
+    if seen.lives(tolerance.silence) is None and seen.heartbeat is None and not alive:
         return _unseen(evidence, tolerance, seen, shown)
     how = _how_gone(seen)
     if alive:
@@ -122,7 +122,7 @@ def _not_there(
         command=command(evidence, "release", options=("--yes",) if proven else ()),
         evidence={**shown, "proven": proven},
         query_id=evidence.query_id,
-        heal=Heal.OWNER if proven else None,
+        repair=Repair.OWNER if proven else None,
     )
 
 
@@ -132,9 +132,9 @@ def _how_gone(seen: DriverSeen) -> str:
         return f"ended ({seen.summary.reason}) {released}"
     if seen.alive is False:
         return "is gone"
-    if seen.pulse and seen.pulse.state == "ended":
+    if seen.heartbeat and seen.heartbeat.state == "ended":
         return "said that it ended, and left no summary"
-    if seen.pulse:
+    if seen.heartbeat:
         return f"gave no heartbeat for {lasted(seen.silent)} and is out of sight"
     return "is out of sight"
 
@@ -142,10 +142,10 @@ def _how_gone(seen: DriverSeen) -> str:
 def _unseen(
     evidence: Evidence, tolerance: Tolerance, seen: DriverSeen, shown: dict[str, Any]
 ) -> Finding:
-    mark = evidence.watermark
-    age = seconds_since(mark.committed_at, evidence.seen_at)
-    last = f"epoch {mark.epoch} was committed {ago(mark.committed_at, evidence.seen_at)}"
-    what = last if mark.committed_at else "it has committed nothing yet"
+    watermark = evidence.watermark
+    age = seconds_since(watermark.committed_at, evidence.seen_at)
+    last = f"epoch {watermark.epoch} was committed {ago(watermark.committed_at, evidence.seen_at)}"
+    what = last if watermark.committed_at else "it has committed nothing yet"
     return Finding(
         Code.DRIVER_UNSEEN,
         f"The driver that owns query {evidence.query_id}, {name_of(seen)}, cannot be seen from "
@@ -166,7 +166,7 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
     if newest is None or summary is None or summary.reason is not EndReason.FAILED:
         return
     error = error_class(summary.error or "")
-    ended = newest.pulse.time if newest.pulse else None
+    ended = newest.heartbeat.time if newest.heartbeat else None
     if issubclass(error, FencedError) or is_later(owner.time if owner else None, ended):
         return  # another driver owned the query, or somebody has seen to it since
     terminal = issubclass(error, TerminalError)

@@ -7,21 +7,21 @@ from typing import Any
 
 from airflow_provider_lance.diagnostics.commands import command
 from airflow_provider_lance.diagnostics.evidence import Evidence, Tolerance
-from airflow_provider_lance.diagnostics.findings import Code, Finding, Heal, Severity
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
 from airflow_provider_lance.diagnostics.formatting import lasted, seconds_since
-from airflow_provider_lance.diagnostics.rules_driver import at_work
+from airflow_provider_lance.diagnostics.rules_driver import is_driver_running
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.model import OwnerState
 from airflow_provider_lance.protocol.proof import epoch_in_doubt
 from airflow_provider_lance.protocol.watermark import known_done
 from airflow_provider_lance.supervision.health import StreamState
 
-__all__ = ["judge_epochs"]
+__all__ = ["epoch_rules"]
 
 
-def judge_epochs(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
+def epoch_rules(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
     """Yield what the three logs say of the newest epochs; pure."""
-    alive = at_work(evidence, tolerance)
+    alive = is_driver_running(evidence, tolerance)
     if evidence.watermark.missing:
         yield _gap(evidence, alive)
     else:
@@ -33,21 +33,21 @@ def judge_epochs(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
 
 
 def _gap(evidence: Evidence, alive: bool | None) -> Finding:
-    mark, state, seen = evidence.watermark, evidence.state, evidence.own_checkpoint
+    watermark, state, seen = evidence.watermark, evidence.state, evidence.own_checkpoint
     missing = list(evidence.missing_versions)
     shown: dict[str, Any] = {
         "missingVersions": missing,
-        "missing": mark.missing,
+        "missing": watermark.missing,
         "foldedVersion": state.folded_version,
         "version": evidence.version,
-        "watermarkAtLeast": mark.epoch,
+        "watermarkAtLeast": watermark.epoch,
         "planned": seen.planned if seen else None,
         "committed": seen.committed if seen else None,
     }
     span = f" ({missing[0]} to {missing[-1]})" if missing else ""
     gone = (
-        f"{mark.missing} of the versions since the last fold of query {evidence.query_id}{span} "
-        "were cleaned up"
+        f"{watermark.missing} of the versions since the last fold of query "
+        f"{evidence.query_id}{span} were cleaned up"
     )
     cause = (
         "Somebody else's cleanup, or Lance's own auto-cleanup, removed versions before their "
@@ -62,9 +62,9 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
             evidence=shown,
             query_id=evidence.query_id,
         )
-    doubt = epoch_in_doubt(seen, state, mark)
+    doubt = epoch_in_doubt(seen, state, watermark)
     if doubt is None:
-        proven = max(mark.epoch, known_done(state))
+        proven = max(watermark.epoch, known_done(state))
         return Finding(
             Code.HISTORY_GAP,
             f"{gone}; every epoch up to {proven} is proven nevertheless, so none is in doubt.",
@@ -92,8 +92,8 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
         )
     return Finding(
         Code.HISTORY_GAP,
-        f"{gone}, and epoch {doubt} was planned: whether the rows of epochs {mark.epoch + 1} to "
-        f"{doubt} are in the dataset cannot be told.",
+        f"{gone}, and epoch {doubt} was planned: whether the rows of epochs {watermark.epoch + 1}"
+        f" to {doubt} are in the dataset cannot be told.",
         cause=f"{cause}Or an older version was restored before that. Look whether the rows of "
         f"epoch {doubt} are in the dataset, and add to the command --committed if they are, "
         "--missing if they are not.",
@@ -104,20 +104,20 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
 
 
 def _behind(evidence: Evidence, tolerance: Tolerance, alive: bool | None) -> Iterator[Finding]:
-    mark, state = evidence.watermark, evidence.state
+    watermark, state = evidence.watermark, evidence.state
     after = [
         stamp
         for stamp in evidence.history
         if stamp.generation == state.generation
-        and stamp.epoch_id > mark.epoch
+        and stamp.epoch_id > watermark.epoch
         and stamp.version > state.folded_version
     ]
     released = state.owner is not None and state.owner.state is OwnerState.RELEASED
     if released and after and not evidence.undone:
         yield _after_release(evidence, max(stamp.epoch_id for stamp in after))
-    if mark.epoch <= state.watermark:
+    if watermark.epoch <= state.watermark:
         return
-    epochs = len(mark.stamps)
+    epochs = len(watermark.stamps)
     usual = bool(alive) and epochs <= tolerance.unfolded
     if usual:
         cause = "A driver folds every few epochs and at its release; nothing to do."
@@ -132,19 +132,20 @@ def _behind(evidence: Evidence, tolerance: Tolerance, alive: bool | None) -> Ite
     yield Finding(
         Code.WATERMARK_BEHIND,
         f"The config's watermark of query {evidence.query_id} is {state.watermark}, and history "
-        f"shows epoch {mark.epoch} in version {max(stamp.version for stamp in mark.stamps)}: "
+        f"shows epoch {watermark.epoch} in version "
+        f"{max(each.version for each in watermark.stamps)}: "
         f"{epochs} {'epoch' if epochs == 1 else 'epochs'} since the last fold.",
         cause=cause,
         command=_mend(evidence, alive, usual=usual),
         evidence={
             "configWatermark": state.watermark,
-            "watermark": mark.epoch,
+            "watermark": watermark.epoch,
             "foldedVersion": state.folded_version,
             "version": evidence.version,
-            "epochs": [[stamp.epoch_id, stamp.version] for stamp in mark.stamps[-20:]],
+            "epochs": [[stamp.epoch_id, stamp.version] for stamp in watermark.stamps[-20:]],
         },
         query_id=evidence.query_id,
-        heal=None if usual else Heal.WATERMARK,
+        repair=None if usual else Repair.WATERMARK,
         raised=None if usual else Severity.WARNING,
     )
 
@@ -179,14 +180,14 @@ def _after_release(evidence: Evidence, epoch: int) -> Finding:
 def _against_spark(
     evidence: Evidence, seen: Checkpoint, tolerance: Tolerance, alive: bool | None
 ) -> Iterator[Finding]:
-    mark, health = evidence.watermark, evidence.health
+    watermark, health = evidence.watermark, evidence.health
     stalled = alive and health is not None and health.state is StreamState.STALLED
     doubt = seen.in_flight
-    if doubt is None or mark.epoch > seen.planned:
+    if doubt is None or watermark.epoch > seen.planned:
         if stalled:
             yield _stalled(evidence, None)
         return
-    if doubt <= mark.epoch:
+    if doubt <= watermark.epoch:
         if not alive:
             yield _to_skip(evidence, seen, doubt)
         elif stalled:
@@ -196,13 +197,13 @@ def _against_spark(
     if stalled or (alive and waited >= tolerance.stall):
         yield _stalled(evidence, doubt)
         return
-    if mark.missing and not alive:
+    if watermark.missing and not alive:
         return  # the gap says it
     since = f" since {seen.planned_at}" if seen.planned_at else ""
     yield Finding(
         Code.EPOCH_IN_FLIGHT,
         f"Epoch {doubt} of query {evidence.query_id} is planned{since} and not committed; the "
-        f"watermark is {mark.epoch}.",
+        f"watermark is {watermark.epoch}.",
         cause="The driver is at work on it."
         if alive
         else "No driver is at work: the next start plans the same epoch again, with the same rows."
@@ -247,7 +248,7 @@ def _stalled(evidence: Evidence, epoch: int | None) -> Finding:
             **_epochs(evidence, seen),
             "driver": where,
             "health": str(health) if health else None,
-            "uiAddress": driver.pulse.ui_address if driver and driver.pulse else "",
+            "uiAddress": driver.heartbeat.ui_address if driver and driver.heartbeat else "",
         },
         query_id=evidence.query_id,
     )

@@ -14,10 +14,10 @@ from airflow_provider_lance.diagnostics.findings import Code, Finding
 from airflow_provider_lance.protocol.checkpoint_corruption import WAYS_OUT, Corruption
 from airflow_provider_lance.protocol.proof import changed_ends
 
-__all__ = ["judge_files"]
+__all__ = ["file_rules"]
 
 
-def judge_files(evidence: Evidence) -> Iterator[Finding]:
+def file_rules(evidence: Evidence) -> Iterator[Finding]:
     """Yield what is found in the files of the query's own checkpoint; pure."""
     if evidence.corruption and evidence.own_checkpoint:
         yield _corrupt(evidence, evidence.corruption)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_lance.diagnostics.collect import look
+from airflow_provider_lance.diagnostics.collect import collect
 from airflow_provider_lance.diagnostics.evidence import (
     USUAL,
     DriverSeen,
@@ -15,7 +15,7 @@ from airflow_provider_lance.diagnostics.evidence import (
 )
 from airflow_provider_lance.diagnostics.findings import Finding, Severity
 from airflow_provider_lance.diagnostics.formatting import ago, seconds_since
-from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.maintenance.dataset_metrics import camel
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import NO_EPOCH
@@ -74,26 +74,26 @@ def take_status(
     checkpoint_location: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     tolerance: Tolerance = USUAL,
-    reach: str = "",
+    connection_arguments: str = "",
     history: int = 5,
     files: Callable[[str], Files] | None = None,
 ) -> Status:
-    """Look at one stream and say how it is; the arguments are those of :func:`.look.look`.
+    """Look at one stream and say how it is; the arguments are those of :func:`.look.collect`.
 
     :raises ProtocolVersionError, DatasetNotFoundError, StorageUnavailableError: as there.
     """
-    evidence = look(
+    evidence = collect(
         port,
         query_id,
         checkpoint_location=checkpoint_location,
         storage_options=storage_options,
         tolerance=tolerance,
-        reach=reach,
+        connection_arguments=connection_arguments,
         history=history,
         files=files,
     )
     rows, fragments = count(port)
-    return status(evidence, judge(evidence, tolerance), rows=rows, fragments=fragments)
+    return status(evidence, evaluate_rules(evidence, tolerance), rows=rows, fragments=fragments)
 
 
 def count(port: DatasetPort) -> tuple[int | None, int | None]:
@@ -116,9 +116,9 @@ def status(
 
     :param rows: of the dataset, as ``fragments``.
     """
-    mark, owner, now = evidence.watermark, evidence.state.owner, evidence.seen_at
+    watermark, owner, now = evidence.watermark, evidence.state.owner, evidence.seen_at
     driver = _shown(evidence)
-    pulse = driver.pulse if driver else None
+    heartbeat = driver.heartbeat if driver else None
     checkpoint = evidence.own_checkpoint
     in_flight = checkpoint.in_flight if checkpoint else None
     record = owner.driver if owner else None
@@ -133,21 +133,21 @@ def status(
         state=evidence.health.state.value if evidence.health else UNKNOWN,
         sentence=_sentence(evidence, findings, driver),
         healthy=all(finding.severity < Severity.ERROR for finding in findings),
-        watermark=mark.epoch,
+        watermark=watermark.epoch,
         version=evidence.version,
-        committed_at=mark.committed_at,
-        epoch_age_seconds=_rounded(seconds_since(mark.committed_at, now)),
-        rows_behind=pulse.behind if pulse and running else None,
-        in_flight=in_flight if in_flight is not None and in_flight > mark.epoch else None,
+        committed_at=watermark.committed_at,
+        epoch_age_seconds=_rounded(seconds_since(watermark.committed_at, now)),
+        rows_behind=heartbeat.behind if heartbeat and running else None,
+        in_flight=in_flight if in_flight is not None and in_flight > watermark.epoch else None,
         token=owner.token if owner else None,
         owner_state=owner.state.value if owner else None,
         launch_id=(driver.launch_id or None) if driver else None,
         launched_by=launched_by or None,
         driver=driver.where if driver and driver.process else None,
-        ui_address=(pulse.ui_address if pulse else "")
+        ui_address=(heartbeat.ui_address if heartbeat else "")
         or (record.ui_address if record and is_owner else "")
         or None,
-        heartbeat_at=pulse.time if pulse else None,
+        heartbeat_at=heartbeat.time if heartbeat else None,
         rows=rows,
         fragments=fragments,
         input_rows_per_second=_progress(driver, "inputRowsPerSecond") if running else None,
@@ -174,10 +174,12 @@ def _sentence(evidence: Evidence, findings: list[Finding], driver: DriverSeen | 
 
 
 def _parts(evidence: Evidence, driver: DriverSeen | None) -> list[str]:
-    mark, health, now = evidence.watermark, evidence.health, evidence.seen_at
-    parts = [f"watermark {mark.epoch}" if mark.epoch > NO_EPOCH else "no epoch committed yet"]
-    if mark.committed_at:
-        parts.append(f"committed {ago(mark.committed_at, now)}")
+    watermark, health, now = evidence.watermark, evidence.health, evidence.seen_at
+    parts = [
+        f"watermark {watermark.epoch}" if watermark.epoch > NO_EPOCH else "no epoch committed yet"
+    ]
+    if watermark.committed_at:
+        parts.append(f"committed {ago(watermark.committed_at, now)}")
     if health is None:
         return [*parts, "no driver to be seen from here"]
     if health.state.ended:
@@ -187,7 +189,7 @@ def _parts(evidence: Evidence, driver: DriverSeen | None) -> list[str]:
     rate = _progress(driver, "processedRowsPerSecond")
     if health.state is StreamState.RUNNING and rate:
         parts.append(f"{rate:,.0f} rows/s")
-    behind = driver.pulse.behind if driver and driver.pulse else None
+    behind = driver.heartbeat.behind if driver and driver.heartbeat else None
     if behind is not None:
         parts.append("nothing behind" if not behind else f"{behind:,.0f} behind")
     elif health.state is StreamState.IDLE:
@@ -196,7 +198,7 @@ def _parts(evidence: Evidence, driver: DriverSeen | None) -> list[str]:
 
 
 def _progress(driver: DriverSeen | None, name: str) -> float | None:
-    progress = (driver.heartbeat or {}).get("progress") if driver else None
+    progress = (driver.heartbeat_json or {}).get("progress") if driver else None
     value = progress.get(name) if isinstance(progress, Mapping) else None
     return _rounded(value) if isinstance(value, int | float) else None
 

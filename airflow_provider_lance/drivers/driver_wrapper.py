@@ -20,12 +20,12 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import Event, Thread
 
-from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN, Order, StopOrder
+from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN, LaunchRequest, StopSettings
 from airflow_provider_lance.drivers.rotating_log import Redactor, RotatingLog, pump
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
-__all__ = ["Keeper", "main"]
+__all__ = ["DriverWrapper", "main"]
 
 log = logging.getLogger(__name__)
 
@@ -34,10 +34,10 @@ _LINGER_SECONDS = 5.0
 """How long what a driver leaves behind, such as the Python child of a killed JVM, may go on."""
 
 
-class Keeper:
+class DriverWrapper:
     """Keeps one driver from its start to its end."""
 
-    def __init__(self, folder: RunFolder, order: Order, redactor: Redactor) -> None:
+    def __init__(self, folder: RunDirectory, order: LaunchRequest, redactor: Redactor) -> None:
         self._folder, self._order, self._redactor = folder, order, redactor
         self._ended = Event()
         self._asked_to_stop = False
@@ -136,7 +136,7 @@ class Keeper:
                 driver.kill()
                 deadline = None
 
-    def _ask(self, stop: StopOrder, deadline: float) -> None:
+    def _ask(self, stop: StopSettings, deadline: float) -> None:
         """Ask through the dataset, over and over.
 
         A driver that has not come to its claim yet does not take what it finds for its own.
@@ -161,7 +161,7 @@ class Keeper:
             log.error("Cannot note the driver's end: %s", error)
 
 
-def _request(stop: StopOrder) -> str:
+def _request(stop: StopSettings) -> str:
     from airflow_provider_lance.protocol.dataset import open_dataset
     from airflow_provider_lance.protocol.stop_requests import request_stop
 
@@ -175,7 +175,7 @@ def _has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _detach(folder: RunFolder) -> None:
+def _detach(folder: RunDirectory) -> None:
     """Go on as a process that belongs to nobody; whoever was waiting gets an end at once."""
     if os.fork():
         os._exit(0)
@@ -202,15 +202,15 @@ class _WithoutSecrets(logging.Formatter):
 
 def main() -> None:
     """Take the order, detach, and keep the driver."""
-    folder = RunFolder.at(sys.argv[1])
-    order = Order.loads(sys.stdin.buffer.read())
+    folder = RunDirectory.at(sys.argv[1])
+    order = LaunchRequest.loads(sys.stdin.buffer.read())
     redactor = Redactor(order.redact)
     _detach(folder)
     handler = logging.StreamHandler()
     handler.setFormatter(_WithoutSecrets(redactor))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     try:
-        Keeper(folder, order, redactor).run()
+        DriverWrapper(folder, order, redactor).run()
     except BaseException:
         log.exception("The keeper failed.")
     # At once: a thread may still be asking a store that does not answer.

@@ -10,14 +10,14 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.decoding import Reader, json_object
 from airflow_provider_lance.protocol.option_parsers import travelled
 
-__all__ = ["HOST_SHUTDOWN", "Order", "StopOrder"]
+__all__ = ["HOST_SHUTDOWN", "LaunchRequest", "StopSettings"]
 
 HOST_SHUTDOWN = "shutdown of host"
 """How a stop is signed that came to a keeper from nobody of ours."""
 
 
 @dataclass(frozen=True, slots=True)
-class StopOrder:
+class StopSettings:
     """How a driver is asked to stop in order: through its dataset, as that launch.
 
     ``by`` says who asks; the keeper finds it out when it comes to that.
@@ -31,7 +31,7 @@ class StopOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class LaunchRequest:
     """What to run, with which environment, and how to end it.
 
     ``redact`` are the texts that must not get into a log; ``grace`` is how many seconds a driver
@@ -42,7 +42,7 @@ class Order:
     environment: Mapping[str, str] = field(repr=False)
     redact: Sequence[str] = field(repr=False)
     grace: float
-    stop: StopOrder | None
+    stop: StopSettings | None
 
     def dumps(self) -> str:
         """Return the order as one JSON document."""
@@ -63,7 +63,7 @@ class Order:
         return json.dumps(document)
 
     @classmethod
-    def loads(cls, text: str | bytes) -> Order:
+    def loads(cls, text: str | bytes) -> LaunchRequest:
         """Read what :meth:`dumps` made.
 
         :raises SpecError: it is cut short, or no order.
@@ -75,13 +75,13 @@ class Order:
         return cls(**travelled(cls, document, _WHAT, _READERS))
 
 
-def _stop(given: object) -> StopOrder | None:
+def _stop(given: object) -> StopSettings | None:
     if not isinstance(given, Mapping):
         if given is None:
             return None
         raise ValueError("a mapping, or nothing")
     named = {_STOP_NAMES.get(name, name): value for name, value in given.items()}
-    return StopOrder(**travelled(StopOrder, named, _WHAT, {"storage_options": _mapping}))
+    return StopSettings(**travelled(StopSettings, named, _WHAT, {"storage_options": _mapping}))
 
 
 def _text(value: object) -> str:

@@ -13,14 +13,14 @@ from errno import EAGAIN, EMFILE, ENFILE, ENOENT, ENOMEM
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_lance.drivers.launch_request import Order, StopOrder
+from airflow_provider_lance.drivers.launch_request import LaunchRequest, StopSettings
 from airflow_provider_lance.drivers.log_tail import last_lines
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.protocol.option_parsers import travelled
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
-__all__ = ["LocalDriver", "StopOrder", "find", "launch"]
+__all__ = ["LocalDriver", "StopSettings", "find", "launch"]
 
 _KEEPER = "airflow_provider_lance.drivers.driver_wrapper"
 _LOOK_SECONDS = 0.05
@@ -51,14 +51,14 @@ class LocalDriver:
         if not self.keeper.alive():
             return False
         try:
-            RunFolder.at(self.folder).write_stop(by)
+            RunDirectory.at(self.folder).write_stop(by)
         except OSError:  # unsigned, it would pass for a shutdown of the host
             return False
         return self.keeper.terminate()
 
     def exit_status(self) -> int | None:
         """Return what the driver ended with, negative for a signal; ``None`` if not noted."""
-        document = RunFolder.at(self.folder).read_exit()
+        document = RunDirectory.at(self.folder).read_exit()
         return document["status"] if document else None
 
     def to_json(self) -> dict[str, Any]:
@@ -81,13 +81,13 @@ class LocalDriver:
 
 
 def launch(
-    folder: RunFolder,
+    folder: RunDirectory,
     *,
     command: Sequence[str],
     environment: Mapping[str, str],
     redact: Sequence[str],
     grace: float,
-    stop: StopOrder | None,
+    stop: StopSettings | None,
     seconds: float = 30,
 ) -> LocalDriver:
     """Start a driver that outlives this process, and return once it runs.
@@ -111,7 +111,7 @@ def launch(
         raise SpecError(
             f"{folder.path} has had its driver: a launch id serves once, make a new one"
         )
-    order = Order(command, environment, redact, grace, stop)
+    order = LaunchRequest(command, environment, redact, grace, stop)
     try:
         deadline = time.monotonic() + seconds
         _start_keeper(folder, order, seconds)
@@ -126,7 +126,7 @@ def find(root: Path, query_id: str, launch_id: str) -> LocalDriver | None:
 
     After ``None`` it starts nothing any more: a keeper that was about to finds it given up.
     """
-    folder = RunFolder(root, query_id, launch_id)
+    folder = RunDirectory(root, query_id, launch_id)
     document = folder.read_driver()
     if document is None and folder.path.is_dir():
         _give_up(folder)
@@ -134,7 +134,7 @@ def find(root: Path, query_id: str, launch_id: str) -> LocalDriver | None:
     return _driver(document, folder) if document and "driver" in document else None
 
 
-def _start_keeper(folder: RunFolder, order: Order, seconds: float) -> None:
+def _start_keeper(folder: RunDirectory, order: LaunchRequest, seconds: float) -> None:
     # -P: what lies in the worker's current folder must not stand in for a module.
     argv = [sys.executable, "-P", "-m", _KEEPER, str(folder.path.absolute())]
     with (
@@ -164,7 +164,7 @@ def _own(names: Iterable[str]) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def _started(folder: RunFolder, deadline: float, seconds: float) -> Mapping[str, Any]:
+def _started(folder: RunDirectory, deadline: float, seconds: float) -> Mapping[str, Any]:
     while (document := folder.read_driver()) is None:
         if time.monotonic() > deadline:
             raise _late(folder, seconds)
@@ -172,19 +172,19 @@ def _started(folder: RunFolder, deadline: float, seconds: float) -> Mapping[str,
     return document
 
 
-def _late(folder: RunFolder, seconds: float) -> TransientError:
+def _late(folder: RunDirectory, seconds: float) -> TransientError:
     return TransientError(
         f"the keeper in {folder.path} did not start the driver within {seconds:g} s; is this host "
         f"overloaded? {_said(folder)}"
     )
 
 
-def _said(folder: RunFolder) -> str:
+def _said(folder: RunDirectory) -> str:
     lines = last_lines(folder.keeper_log, 20)
     return "It said:\n" + "\n".join(lines) if lines else "It said nothing."
 
 
-def _driver(document: Mapping[str, Any], folder: RunFolder) -> LocalDriver:
+def _driver(document: Mapping[str, Any], folder: RunDirectory) -> LocalDriver:
     if "driver" in document:
         return LocalDriver.from_json({**document, "folder": str(folder.path.absolute())})
     if missing := document.get("missing"):
@@ -195,7 +195,7 @@ def _driver(document: Mapping[str, Any], folder: RunFolder) -> LocalDriver:
     raise SpecError(f"{said}. Correct the command or its environment")
 
 
-def _give_up(folder: RunFolder) -> None:
+def _give_up(folder: RunDirectory) -> None:
     """Leave nothing running that nobody knows of, and no secret.
 
     Who is the first to write ``driver.json`` decides: a keeper that is late kills its own driver.

@@ -20,7 +20,7 @@ from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.supervision.driver_reports import is_launch_id
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
-__all__ = ["RunFolder", "forget_old_launches"]
+__all__ = ["RunDirectory", "forget_old_launches"]
 
 _MOST = 2**31  # of a signal or a status
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -28,7 +28,7 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR,
 
 
 @dataclass(frozen=True, slots=True)
-class RunFolder:
+class RunDirectory:
     """Where a launch keeps its files; making one of these touches no disk.
 
     - ``spec.json``: the job's specification, secrets included; gone once the driver has ended.
@@ -187,7 +187,7 @@ def forget_old_launches(root: Path, query_id: str, keep: int = 20) -> None:
         found = sorted(os.listdir(root / query_id))
     except OSError:
         return
-    folders = [RunFolder(root, query_id, name) for name in found if is_launch_id(name)]
+    folders = [RunDirectory(root, query_id, name) for name in found if is_launch_id(name)]
     for age, folder in enumerate(reversed(folders)):
         document = folder.read_driver()
         if document and _may_run(folder, document):
@@ -198,7 +198,7 @@ def forget_old_launches(root: Path, query_id: str, keep: int = 20) -> None:
             folder.remove_spec()
 
 
-def _may_run(folder: RunFolder, document: Mapping[str, Any]) -> bool:
+def _may_run(folder: RunDirectory, document: Mapping[str, Any]) -> bool:
     ended = folder.read_exit() is not None
     for name in ("driver", "keeper"):
         with suppress(KeyError, TypeError, ValueError):

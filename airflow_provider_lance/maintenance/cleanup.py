@@ -90,21 +90,23 @@ def _folds(port: LanceDatasetPort) -> tuple[dict[str, str | None], tuple[str, ..
         if state.owner is None:
             continue
         active = state.owner.state is OwnerState.ACTIVE
-        mark = _read(port, state)
-        if mark.may_lack_epochs:
+        watermark = _read(port, state)
+        if watermark.may_lack_epochs:
             continue  # a fold would hide the restore, and the epochs can still be brought back
-        if mark.missing and not active:
+        if watermark.missing and not active:
             continue  # the config has all that is known
-        if mark.missing:
+        if watermark.missing:
             raise HistoryGapError(
-                f"query {query_id!r} of {port.uri}: {mark.missing} of the versions since its last "
-                f"fold (version {state.folded_version}) were cleaned up already, so nothing more "
-                "is removed. Start its stream, which compares them with Spark's log and says what "
-                "to do"
+                f"query {query_id!r} of {port.uri}: {watermark.missing} of the versions since "
+                f"its last fold (version {state.folded_version}) were cleaned up already, so "
+                "nothing more is removed. Start its stream, which compares them with Spark's log "
+                "and says what to do"
             )
         if port.version - state.folded_version > 1:  # the fold's own commit is one
-            done = newest_done(state, mark)
-            folds = fold_updates(query_id, mark.epoch, port.version, mark.committed_at, done)
+            done = newest_done(state, watermark)
+            folds = fold_updates(
+                query_id, watermark.epoch, port.version, watermark.committed_at, done
+            )
             # What a release folded stays: only how far history was read is new.
             read_to = key("lastEpochVersion", query_id)
             updates |= folds if active else {read_to: folds[read_to]}

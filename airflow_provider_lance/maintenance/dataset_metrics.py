@@ -9,14 +9,14 @@ from typing import Any
 from airflow_provider_lance.maintenance.versions import list_versions
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, read_error
 
-__all__ = ["Numbers", "camel", "measure", "uncovered_rows"]
+__all__ = ["DatasetMetrics", "camel", "measure", "uncovered_rows"]
 
 
 _RAGGED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class DatasetMetrics:
     """One dataset version in numbers.
 
     ``ragged_fragments`` have more than a tenth of their rows deleted, which is when Lance rewrites
@@ -47,7 +47,7 @@ class Numbers:
 
 def measure(
     port: LanceDatasetPort, target_rows: int, storage_options: Mapping[str, str] | None = None
-) -> Numbers:
+) -> DatasetMetrics:
     """Measure a dataset: its manifest, its index statistics, one listing of its versions.
 
     :param target_rows: a fragment with fewer live rows counts as small.
@@ -56,7 +56,7 @@ def measure(
     live = [each.physical_rows - each.num_deletions for each in fragments]
     files = [file for each in fragments for file in each.files]
     versions = list_versions(port, storage_options)
-    return Numbers(
+    return DatasetMetrics(
         version=port.version,
         rows=sum(live),
         deleted_rows=sum(each.num_deletions for each in fragments),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_lance.maintenance.dataset_metrics import Numbers
+from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics
 
 __all__ = ["Report", "summary_lines"]
 
@@ -32,8 +32,8 @@ class Report:
     """
 
     uri: str
-    before: Numbers
-    after: Numbers
+    before: DatasetMetrics
+    after: DatasetMetrics
     dry_run: bool = False
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from airflow_provider_lance.maintenance.compaction import (
     hot_fragments,
     plan_compaction,
 )
-from airflow_provider_lance.maintenance.dataset_metrics import Numbers, camel, measure
+from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics, camel, measure
 from airflow_provider_lance.maintenance.indexing import refresh_indices
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, Step
 from airflow_provider_lance.maintenance.report import Report
@@ -73,7 +73,7 @@ class _Run:
         before = self.measure()
         self.report = Report(port.uri, before, before, options.dry_run)
 
-    def measure(self) -> Numbers:
+    def measure(self) -> DatasetMetrics:
         self._port = self._port.latest()
         target_rows = self._options.target_rows(self._port.config)
         return measure(self._port, target_rows, self._storage)

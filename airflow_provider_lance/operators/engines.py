@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_provider_lance import shipping
 from airflow_provider_lance.compat import AirflowException, submit_process, submitted_driver
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
-from airflow_provider_lance.maintenance.dataset_metrics import Numbers, measure
+from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics, measure
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.maintenance.report import Report
 from airflow_provider_lance.maintenance.run import maintain
@@ -167,7 +167,7 @@ class SparkEngine:
         )
 
 
-def _measure(spec: MaintenanceSpec) -> Numbers:
+def _measure(spec: MaintenanceSpec) -> DatasetMetrics:
     port = open_dataset(spec.uri, spec.storage_options)
     return measure(port, spec.options.target_rows(port.config), spec.storage_options)
 

@@ -18,8 +18,8 @@ from airflow_provider_lance.compat import (
     submit_process,
     submitted_driver,
 )
-from airflow_provider_lance.drivers.local import LocalDriver, StopOrder, launch
-from airflow_provider_lance.drivers.run_directory import RunFolder, forget_old_launches
+from airflow_provider_lance.drivers.local import LocalDriver, StopSettings, launch
+from airflow_provider_lance.drivers.run_directory import RunDirectory, forget_old_launches
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.operators.environment import driver_environment, inherit_no_more
@@ -86,13 +86,13 @@ def start_driver(spec: JobSpec, submission: Submission, root: Path) -> LocalDriv
         return _hand_over(spec, submission)
     query_id = spec.sink.query_id
     forget_old_launches(root, query_id)
-    folder = RunFolder(root, query_id, spec.launch_id)
+    folder = RunDirectory(root, query_id, spec.launch_id)
     folder.make()
     hook = submission.hook(folder.spec_file, shipping.build_zip(folder.path, submission.modules))
     command = submit_command(hook, str(shipping.application_path()))
     environment = driver_environment(submission.connection, submit_environment(hook))
     folder.write_spec(spec.dumps())
-    stop = StopOrder(
+    stop = StopSettings(
         uri=spec.sink.uri,
         storage_options=dict(spec.sink.storage_options),
         query_id=query_id,
@@ -113,7 +113,7 @@ def start_driver(spec: JobSpec, submission: Submission, root: Path) -> LocalDriv
 
 def _hand_over(spec: JobSpec, submission: Submission) -> ClusterDriver:
     with TemporaryDirectory(prefix="lance-stream-") as name:
-        folder = RunFolder(Path(name), spec.sink.query_id, spec.launch_id)
+        folder = RunDirectory(Path(name), spec.sink.query_id, spec.launch_id)
         folder.make()
         code = shipping.build_zip(folder.path, submission.modules)
         hook = submission.hook(folder.spec_file, code)

@@ -7,25 +7,32 @@ from datetime import datetime
 from pathlib import Path
 
 from airflow_provider_lance.drivers.local import find
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
 from airflow_provider_lance.hooks.drivers import Launch, same_task
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.operators.task_state import TaskMemory
+from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.model import OwnerState, QueryState, StopNote
 from airflow_provider_lance.protocol.stop_requests import standing_request
+from airflow_provider_lance.supervision.health import StreamState
+from airflow_provider_lance.triggers.supervision_outcome import (
+    Action,
+    SupervisionOutcome,
+    stop_has_no_requester,
+)
 
 __all__ = [
     "find_launch",
     "launch_of_owner",
-    "owned_by_another",
+    "recheck_before_restart",
     "refuse_query_of_another",
-    "request_to",
 ]
 
 
-def find_launch(memory: TaskMemory, planned: Launch, root: Path, hook: LanceHook) -> Launch | None:
+def find_launch(
+    memory: DriverTaskState, planned: Launch, root: Path, hook: LanceHook
+) -> Launch | None:
     """Return the newest launch of this task instance that may still run.
 
     Airflow's task state names it; where that is missing, the owner record in the dataset.
@@ -41,7 +48,7 @@ def find_launch(memory: TaskMemory, planned: Launch, root: Path, hook: LanceHook
         return known
     # Noted before its driver was started: the keeper's own note tells whether it was.
     driver = find(root, known.query_id, known.launch_id)
-    if driver is None and RunFolder(root, known.query_id, known.launch_id).path.is_dir():
+    if driver is None and RunDirectory(root, known.query_id, known.launch_id).path.is_dir():
         return None  # it was given up before that, here
     return known.found_at(driver)
 
@@ -92,7 +99,29 @@ def refuse_query_of_another(planned: Launch, hook: LanceHook) -> None:
         )
 
 
-def request_to(state: QueryState, launch_id: str) -> StopNote | None:
+def recheck_before_restart(
+    lost: Launch, task_key: str, hook: LanceHook
+) -> SupervisionOutcome | None:
+    """Return why no driver must follow a lost one after all, ``None`` if one must."""
+    try:
+        port = hook.open(lost.uri)
+    except DatasetNotFoundError:
+        return None
+    state = decode_query(port.config, lost.query_id, port.version)
+    note = _request_to(state, lost.launch_id)
+    if note and not stop_has_no_requester(note.by, task_key):
+        # It came when the driver could no longer obey.
+        reason = f"asked to by {note.by or 'somebody'} before a new driver was launched"
+        return SupervisionOutcome(Action.END, StreamState.STOPPED, reason, asked_by=note.by)
+    who = _owned_by_another(state, lost)
+    if who and not same_task(who, task_key):
+        # Spark ends whichever of two drivers is late with its log, before the fence does.
+        reason = f"{who} owns the query by now"
+        return SupervisionOutcome(Action.END, StreamState.FENCED, reason)
+    return None
+
+
+def _request_to(state: QueryState, launch_id: str) -> StopNote | None:
     """Return the stop request that stands, if it means this launch."""
     note, owner = standing_request(state), state.owner
     if note is None or note.launch_id:
@@ -101,7 +130,7 @@ def request_to(state: QueryState, launch_id: str) -> StopNote | None:
     return note if held and owner and note.token == owner.token else None
 
 
-def owned_by_another(state: QueryState, launch: Launch) -> str:
+def _owned_by_another(state: QueryState, launch: Launch) -> str:
     """Return who claimed the query since a launch and has not released it; empty if nobody did."""
     owner = state.owner
     if owner is None or owner.state is OwnerState.RELEASED:

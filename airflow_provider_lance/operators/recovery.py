@@ -1,4 +1,4 @@
-"""Check what is wrong with the streams into a dataset; heal what can be healed without guessing."""
+"""Check the streams into a dataset, and repair what is provably safe to repair."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
 from airflow_provider_lance.operators.checks import check_dataset, is_mapped, is_open
-from airflow_provider_lance.operators.repair import Deed, Healer
-from airflow_provider_lance.operators.repair_request import Permits, parse_severity, parse_tolerance
+from airflow_provider_lance.operators.repair import RepairAction, RepairRunner
+from airflow_provider_lance.operators.repair_request import (
+    RepairRequest,
+    parse_severity,
+    parse_tolerance,
+)
 from airflow_provider_lance.operators.task_state import task_key
 from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
@@ -38,16 +42,16 @@ class LanceRecoveryCheckOperator(BaseOperator):
     The task fails, without retries, when findings of the severity ``fail_on`` or above are left,
     and its error says what to type; that a stream is healthy (LS000) fails nothing. The report is
     the return value, also of a task that fails; the XCom ``message`` is a text for a notifier. Only
-    what ``heal`` names is healed without asking. Anything else is done only where somebody names
-    the query and the epoch that it is about, and only while that still holds.
+    what ``repair`` names is repaired without asking. Anything else is done only where an argument
+    names the query and the epoch that it is about, and only while that still holds.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI. (templated)
     :param query_ids: The streaming queries to check; all by default. (templated)
     :param checkpoint_location: Where this worker reaches the checkpoint of the one query in
         ``query_ids``, if not where its driver recorded it. (templated)
     :param fail_on: ``info``, ``warning``, ``error``, ``critical``, or ``never``. (templated)
-    :param heal: What may be healed without asking: ``watermark`` (fold the epochs of history into
-        the config) and ``owner`` (release an owner whose driver is proven dead). (templated)
+    :param repair: What may be repaired without asking: ``watermark`` (fold the epochs of history
+        into the config) and ``owner`` (release an owner whose driver is proven dead). (templated)
     :param release: Release the owner of the one query in ``query_ids``: ``{"epoch": 41,
         "proven_dead": True}``. ``epoch`` is the epoch watermark that was seen, -1 for none;
         ``proven_dead`` says that somebody made sure that the driver does not run. (templated)
@@ -69,7 +73,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
         "query_ids",
         "checkpoint_location",
         "fail_on",
-        "heal",
+        "repair",
         "release",
         "resolve_gap",
         "resolve_checkpoint",
@@ -92,7 +96,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
         query_ids: Sequence[str] | None = None,
         checkpoint_location: str | None = None,
         fail_on: str = "error",
-        heal: Sequence[str] = (),
+        repair: Sequence[str] = (),
         release: Mapping[str, Any] | None = None,
         resolve_gap: Mapping[str, Any] | None = None,
         resolve_checkpoint: Mapping[str, Any] | None = None,
@@ -106,7 +110,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
         self.query_ids = query_ids
         self.checkpoint_location = checkpoint_location
         self.fail_on = fail_on
-        self.heal = heal
+        self.repair = repair
         self.release = release
         self.resolve_gap = resolve_gap
         self.resolve_checkpoint = resolve_checkpoint
@@ -125,37 +129,37 @@ class LanceRecoveryCheckOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         with no_retry_if_terminal():
             limit, tolerance = parse_severity(self.fail_on), parse_tolerance(self.tolerance)
-            permits = self._permits()
+            request = self._request()
             uri = self.hook.resolve(self.uri)
             self.dataset_url = dataset_url(uri, self.hook.store.endpoint)
             context["ti"].xcom_push(LanceDatasetLink.xcom_key, self.dataset_url)
             port = self.hook.open(uri)
             self._refuse_unknown(port)
             report = self._check(port, tolerance)
-            healer = Healer(
+            runner = RepairRunner(
                 port,
-                permits,
+                request,
                 by=task_key(context),
                 checkpoint_location=self.checkpoint_location,
-                reach=self._reach(),
+                connection_arguments=self._connection_arguments(),
                 log=self.log,
             )
             # What was seen is told before anything is changed, and before anything can go wrong.
             document = self._tell(context, report)
             try:
-                deeds = healer.decide()
+                actions = runner.decide()
             except TerminalError as error:
                 self._show(report)
                 self._tell(context, report, refusal=f"{type(error).__name__}: {error}")
                 raise
-            deeds += healer.heal(report)
-            if deeds:
+            actions += runner.repair(report)
+            if actions:
                 report = self._check(port.latest(), tolerance)
-                document = self._tell(context, report, deeds)
+                document = self._tell(context, report, actions)
             self._show(report)
         if limit is not None and report.at_or_above(limit):
             least = min(limit, Severity.WARNING)
-            raise AirflowFailException(_message(report, deeds, least=least))
+            raise AirflowFailException(_message(report, actions, least=least))
         return document
 
     def _check_arguments(self) -> None:
@@ -164,23 +168,23 @@ class LanceRecoveryCheckOperator(BaseOperator):
             parse_severity(self.fail_on)
         if not is_open(self.tolerance):
             parse_tolerance(self.tolerance)
-        decisions = (self.heal, self.release, self.resolve_gap, self.resolve_checkpoint)
+        decisions = (self.repair, self.release, self.resolve_gap, self.resolve_checkpoint)
         if not any(map(is_open, (self.query_ids, self.checkpoint_location, *decisions))):
-            self._permits()
+            self._request()
         for query_id in () if is_open(self.query_ids) else self._query_ids():
             require_query_id(query_id)
         check_dataset(self.uri, "any", self.lance_conn_id)
 
-    def _permits(self) -> Permits:
+    def _request(self) -> RepairRequest:
         query_ids = self._query_ids()
         if self.checkpoint_location and len(query_ids) != 1:
             raise SpecError(
                 "checkpoint_location is the checkpoint of one query: name it, and only it, in "
                 f"query_ids; got {query_ids or 'none, which means all'}"
             )
-        return Permits.parse(
+        return RepairRequest.parse(
             query_ids=query_ids,
-            heal=self.heal,
+            repair=self.repair,
             release=self.release,
             resolve_gap=self.resolve_gap,
             resolve_checkpoint=self.resolve_checkpoint,
@@ -210,11 +214,11 @@ class LanceRecoveryCheckOperator(BaseOperator):
             checkpoint_location=self.checkpoint_location,
             storage_options=self.hook.storage_options,
             tolerance=tolerance,
-            reach=self._reach(),
+            connection_arguments=self._connection_arguments(),
             orphans=self.orphans,
         )
 
-    def _reach(self) -> str:
+    def _connection_arguments(self) -> str:
         """Return what a command that is typed needs to reach the store."""
         return f"--conn-id {shlex.quote(self.lance_conn_id)}" if self.lance_conn_id else ""
 
@@ -226,25 +230,25 @@ class LanceRecoveryCheckOperator(BaseOperator):
         self,
         context: Context,
         report: CheckReport,
-        deeds: Sequence[Deed] = (),
+        actions: Sequence[RepairAction] = (),
         *,
         refusal: str = "",
     ) -> dict[str, Any]:
         """Hand the report over, as a failing task can, too; return it."""
-        document = report.to_json() | {"healed": [each.to_json() for each in deeds]}
+        document = report.to_json() | {"repaired": [each.to_json() for each in actions]}
         context["ti"].xcom_push("return_value", document)
-        context["ti"].xcom_push("message", _message(report, deeds, refusal))
+        context["ti"].xcom_push("message", _message(report, actions, refusal))
         return document
 
 
 def _message(
     report: CheckReport,
-    deeds: Sequence[Deed] = (),
+    actions: Sequence[RepairAction] = (),
     refusal: str = "",
     least: Severity = Severity.WARNING,
 ) -> str:
     """Return the text for a notifier: what is wrong now, and what was done about it."""
-    lines = [report.message(least), *(f"{deed.outcome}: {deed.sentence}" for deed in deeds)]
+    lines = [report.message(least), *(f"{action.outcome}: {action.sentence}" for action in actions)]
     if refusal:
         lines.append(f"Refused: {refusal}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What a recovery task may change: what it heals without asking, and what somebody said; pure."""
+"""What a recovery task may change: what it repairs without asking, and what somebody said; pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from datetime import timedelta
 from typing import Any
 
 from airflow_provider_lance.diagnostics.evidence import Tolerance
-from airflow_provider_lance.diagnostics.findings import Heal, Severity
+from airflow_provider_lance.diagnostics.findings import Repair, Severity
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.decoding import shown
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.option_parsers import count
 
-__all__ = ["GapAnswer", "NewCheckpoint", "Permits", "Release", "parse_severity", "parse_tolerance"]
+__all__ = [
+    "GapAnswer",
+    "NewCheckpoint",
+    "Release",
+    "RepairRequest",
+    "parse_severity",
+    "parse_tolerance",
+]
 
 _NEVER = "never"
 
@@ -47,14 +54,14 @@ class NewCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Permits:
+class RepairRequest:
     """Everything that a task may change.
 
-    ``heal`` holds for each query that is checked. The others hold for ``query_id`` alone and name
+    ``repair`` holds for each query that is checked. The others hold for ``query_id`` alone and name
     an epoch: they are worth nothing once the query has gone on.
     """
 
-    heal: frozenset[Heal] = frozenset()
+    repair: frozenset[Repair] = frozenset()
     query_id: str = ""
     release: Release | None = None
     resolve_gap: GapAnswer | None = None
@@ -65,11 +72,11 @@ class Permits:
         cls,
         *,
         query_ids: Sequence[str],
-        heal: object,
+        repair: object,
         release: Mapping[str, Any] | None,
         resolve_gap: Mapping[str, Any] | None,
         resolve_checkpoint: Mapping[str, Any] | None,
-    ) -> Permits:
+    ) -> RepairRequest:
         """Read an operator's rendered arguments.
 
         :raises SpecError: an unknown name, a wrong form, or no single query to act on.
@@ -88,7 +95,7 @@ class Permits:
                 f"{list(query_ids) or 'none, which means all'}"
             )
         return cls(
-            heal=_heals(heal),
+            repair=_repairs(repair),
             query_id=query_ids[0] if asked else "",
             release=None if release is None else _release(release),
             resolve_gap=None if resolve_gap is None else _gap(resolve_gap),
@@ -138,17 +145,17 @@ def parse_tolerance(given: object) -> Tolerance:
     return Tolerance(**values)
 
 
-def _heals(given: object) -> frozenset[Heal]:
+def _repairs(given: object) -> frozenset[Repair]:
     names = [given] if isinstance(given, str) else given
-    known = [each.value for each in Heal]
+    known = [each.value for each in Repair]
     if not isinstance(names, Sequence | set | frozenset):
-        raise SpecError(f"heal must be a list of {known}, got {shown(given)}")
+        raise SpecError(f"repair must be a list of {known}, got {shown(given)}")
     if wrong := [name for name in names if name not in known]:
         raise SpecError(
-            f"heal: unknown {shown(wrong)}, valid are {known}; anything else is done only on "
+            f"repair: unknown {shown(wrong)}, valid are {known}; anything else is done only on "
             "request, by release, resolve_gap or resolve_checkpoint with the epoch named"
         )
-    return frozenset(Heal(name) for name in names)
+    return frozenset(Repair(name) for name in names)
 
 
 def _release(given: object) -> Release:

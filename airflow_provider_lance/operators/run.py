@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_lance.compat import AirflowException
 from airflow_provider_lance.drivers.local import LocalDriver
-from airflow_provider_lance.exceptions import DatasetNotFoundError, LanceStreamError, SpecError
-from airflow_provider_lance.hooks.drivers import Launch, same_task
+from airflow_provider_lance.exceptions import LanceStreamError, SpecError
+from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
 from airflow_provider_lance.links.spark_ui import SparkUILink, spark_ui_url
 from airflow_provider_lance.links.stream import LanceStreamLink, stream_url
@@ -18,27 +18,28 @@ from airflow_provider_lance.operators.events import emit_events
 from airflow_provider_lance.operators.launching import driver_root, plan_launch, start_driver
 from airflow_provider_lance.operators.lineage import StreamResult, is_wanted
 from airflow_provider_lance.operators.master import require_master
-from airflow_provider_lance.operators.outcome import outcome
 from airflow_provider_lance.operators.reattach import (
     find_launch,
     launch_of_owner,
-    owned_by_another,
+    recheck_before_restart,
     refuse_query_of_another,
-    request_to,
 )
 from airflow_provider_lance.operators.specification import fingerprint
 from airflow_provider_lance.operators.submission import Submission
-from airflow_provider_lance.operators.task_state import TaskMemory, task_key
+from airflow_provider_lance.operators.task_result import task_result
+from airflow_provider_lance.operators.task_state import DriverTaskState, task_key
 from airflow_provider_lance.operators.turn import refuse_to_wait, turn_of
-from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec
 from airflow_provider_lance.spec.source_options import doubtful_options
 from airflow_provider_lance.supervision.health import StreamState
-from airflow_provider_lance.supervision.restart_policy import Restarts
+from airflow_provider_lance.supervision.restart_policy import RestartHistory
 from airflow_provider_lance.triggers.stopping import end_launch
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
-from airflow_provider_lance.triggers.supervision_loop import Watch, WatchOrder
-from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict, nobodys_wish
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig, SupervisionLoop
+from airflow_provider_lance.triggers.supervision_outcome import (
+    Action,
+    SupervisionOutcome,
+)
 from airflow_provider_lance.triggers.supervisor import Supervisor
 from airflow_provider_lance.triggers.turn import LanceTurnTrigger
 from airflow_provider_lance.triggers.turns import Turn, take_turn
@@ -63,7 +64,7 @@ class StreamRun:
     def __init__(self, operator: LanceStreamOperator, context: Context) -> None:
         self._operator, self._context = operator, context
         self._hook, self._log = operator.hook, operator.log
-        self._me = task_key(context)
+        self._task_key = task_key(context)
         self._killed = threading.Event()
         self._launch: Launch | None = None
 
@@ -105,9 +106,10 @@ class StreamRun:
         """Do what the triggerer found to be done: end, or launch a driver."""
         if "turn" in event:
             return self.begin(Turn.from_json(event["turn"]))
-        verdict, order = Verdict.from_json(event["verdict"]), WatchOrder.from_json(event["order"])
+        outcome = SupervisionOutcome.from_json(event["outcome"])
+        order = SupervisionConfig.from_json(event["order"])
         self._show(order.launch.uri)
-        return self._follow(order, verdict)
+        return self._follow(order, outcome)
 
     def kill(self) -> None:
         """Ask the driver to stop, within the five seconds that Airflow gives; see to no more.
@@ -122,7 +124,7 @@ class StreamRun:
 
     def _end(self, launch: Launch) -> None:
         try:
-            told = end_launch(launch, self._hook, self._me)
+            told = end_launch(launch, self._hook, self._task_key)
         except Exception as error:
             self._log.warning("Cannot ask the driver to stop. error=%s", error)
         else:
@@ -153,18 +155,18 @@ class StreamRun:
     # --- The driver ----------------------------------------------------------------------------
 
     def _plan(self) -> tuple[JobSpec, Submission, Launch]:
-        spec, submission = self._operator.job_spec(self._me), self._operator.submission()
+        spec, submission = self._operator.job_spec(self._task_key), self._operator.submission()
         return spec, submission, plan_launch(spec, fingerprint(spec, submission.to_json()))
 
     def _leave_nothing_behind(self) -> None:
         """Ask the driver of an earlier try to stop: this try fails, and nobody would watch it."""
-        earlier = TaskMemory.of(self._context).launch
+        earlier = DriverTaskState.of(self._context).launch
         if earlier is not None and earlier.alive() is not False:
             self._end(earlier)
 
     def _find(self, planned: Launch) -> Launch | None:
         """Return a launch of an earlier try whose driver still runs."""
-        memory = TaskMemory.of(self._context)
+        memory = DriverTaskState.of(self._context)
         found = find_launch(memory, planned, driver_root(), self._hook)
         if found is None:
             return None
@@ -184,7 +186,7 @@ class StreamRun:
         return found
 
     def _start(self, planned: Launch, spec: JobSpec, submission: Submission) -> Launch:
-        memory = TaskMemory.of(self._context)
+        memory = DriverTaskState.of(self._context)
         memory.keep(planned)  # before the start: whoever comes after must be able to find it
         self._launch = planned
         try:
@@ -203,7 +205,7 @@ class StreamRun:
         )
         return launch
 
-    def _keep(self, memory: TaskMemory, launch: Launch, *, over: bool = False) -> None:
+    def _keep(self, memory: DriverTaskState, launch: Launch, *, over: bool = False) -> None:
         """Note what is better known, and can be found out again if it is not."""
         try:
             memory.keep(launch, over=over)
@@ -229,44 +231,46 @@ class StreamRun:
 
     # --- The watch -----------------------------------------------------------------------------
 
-    def _follow(self, order: WatchOrder, verdict: Verdict | None = None) -> dict[str, Any]:
+    def _follow(
+        self, order: SupervisionConfig, outcome: SupervisionOutcome | None = None
+    ) -> dict[str, Any]:
         """Watch one driver after another until the stream is over; or defer."""
         while True:
-            if verdict is None:
-                order, verdict = self._watch(order)
-            self._make_sure_it_is_gone(order.launch, in_order=verdict.ended is not None)
-            if verdict.state is StreamState.FENCED and (other := self._own_successor(order.launch)):
+            if outcome is None:
+                order, outcome = self._watch(order)
+            self._make_sure_it_is_gone(order.launch, in_order=outcome.ended is not None)
+            if outcome.state is StreamState.FENCED and (other := self._own_successor(order.launch)):
                 self._log.warning("Another driver of this task owns the query; watching that one.")
-                self._keep(TaskMemory.of(self._context), other)
-                order, verdict = replace(order, launch=other), None
-            elif verdict.action is Action.END:
-                return self._over(order, verdict)
-            elif second := self._second_thought(order.launch):
+                self._keep(DriverTaskState.of(self._context), other)
+                order, outcome = replace(order, launch=other), None
+            elif outcome.action is Action.END:
+                return self._over(order, outcome)
+            elif second := recheck_before_restart(order.launch, self._task_key, self._hook):
                 self._log.warning("Stream %s: %s", second.state, second.reason)
                 return self._over(order, second)
             else:
                 spec, submission, planned = self._plan()
                 launch = self._start(planned, spec, submission)
-                restarted = self._order(launch, verdict.restarts)
+                restarted = self._order(launch, outcome.restarts)
                 order = replace(
                     restarted, deadline=order.deadline, rows=order.rows, version=order.version
                 )
-                verdict = None
+                outcome = None
 
-    def _watch(self, order: WatchOrder) -> tuple[WatchOrder, Verdict]:
+    def _watch(self, order: SupervisionConfig) -> tuple[SupervisionConfig, SupervisionOutcome]:
         """Watch to the verdict, or, where that holds no worker, until the driver has started."""
         self._launch = order.launch
         if self._killed.is_set():  # in the moment of its start
             self.kill()
         deferrable = self._operator.deferrable
-        watch = Watch(order, self._log, self._hook)
+        watch = SupervisionLoop(order, self._log, self._hook)
         while True:
-            verdict = watch.step()
+            outcome = watch.step()
             self._show_ui(watch)
-            if verdict is not None and (verdict.action is Action.END or not deferrable):
-                watch.conclude(verdict)
-                self._pause(verdict.delay)
-                return replace(order, rows=order.rows + watch.rows), verdict
+            if outcome is not None and (outcome.action is Action.END or not deferrable):
+                watch.conclude(outcome)
+                self._pause(outcome.delay)
+                return replace(order, rows=order.rows + watch.rows), outcome
             if deferrable and watch.health and watch.health.state is not StreamState.STARTING:
                 # A back-off, too, is waited for in the triggerer.
                 self._operator.defer(
@@ -275,11 +279,11 @@ class StreamRun:
                 )
             self._pause(order.poll_interval, order.launch)
 
-    def _over(self, order: WatchOrder, verdict: Verdict) -> dict[str, Any]:
-        self._keep(TaskMemory.of(self._context), order.launch, over=True)
+    def _over(self, order: SupervisionConfig, outcome: SupervisionOutcome) -> dict[str, Any]:
+        self._keep(DriverTaskState.of(self._context), order.launch, over=True)
         self._operator.spark_ui_url = ""
-        self._operator.result = StreamResult(order.version, order.rows, verdict.ended)
-        summary = outcome(order.launch, verdict, self._log)
+        self._operator.result = StreamResult(order.version, order.rows, outcome.ended)
+        summary = task_result(order.launch, outcome, self._log)
         summary["restarts"] = order.restarts.total
         emit_events(self._context, self._operator.outlets, summary, order.rows)
         return summary
@@ -289,29 +293,11 @@ class StreamRun:
         other = launch_of_owner(fenced, driver_root(), self._hook)
         return other if other and other.launch_id != fenced.launch_id else None
 
-    def _second_thought(self, lost: Launch) -> Verdict | None:
-        """Return why no driver must follow the lost one after all, ``None`` if one must."""
-        try:
-            port = self._hook.open(lost.uri)
-        except DatasetNotFoundError:
-            return None
-        state = decode_query(port.config, lost.query_id, port.version)
-        note = request_to(state, lost.launch_id)
-        if note and not nobodys_wish(note.by, self._me):
-            # It came when the driver could not obey any more.
-            reason = f"asked to by {note.by or 'somebody'} before a new driver was launched"
-            return Verdict(Action.END, StreamState.STOPPED, reason, asked_by=note.by)
-        who = owned_by_another(state, lost)
-        if who and not same_task(who, self._me):
-            # Spark ends whichever of two drivers is late with its log, before the fence does.
-            return Verdict(Action.END, StreamState.FENCED, f"{who} owns the query by now")
-        return None
-
-    def _order(self, launch: Launch, restarts: Restarts | None = None) -> WatchOrder:
+    def _order(self, launch: Launch, restarts: RestartHistory | None = None) -> SupervisionConfig:
         ti = self._context["ti"]
         tags = {"dag_id": ti.dag_id, "task_id": ti.task_id}
-        order = self._operator.watch_order(launch, self._me, tags)
-        return replace(order, restarts=restarts or Restarts())
+        order = self._operator.watch_order(launch, self._task_key, tags)
+        return replace(order, restarts=restarts or RestartHistory())
 
     def _pause(self, seconds: float, launch: Launch | None = None) -> None:
         """Wait; not on, once the launch's process is seen to be gone."""
@@ -338,8 +324,10 @@ class StreamRun:
         ti.xcom_push(LanceStreamLink.xcom_key, task.stream_url)
         ti.xcom_push(LanceDatasetLink.xcom_key, task.dataset_url)
 
-    def _show_ui(self, watch: Watch) -> None:
-        address = spark_ui_url(watch.supervisor.pulse.ui_address if watch.supervisor.pulse else "")
+    def _show_ui(self, watch: SupervisionLoop) -> None:
+        address = spark_ui_url(
+            watch.supervisor.heartbeat.ui_address if watch.supervisor.heartbeat else ""
+        )
         if address and address != self._operator.spark_ui_url:
             self._operator.spark_ui_url = address
             self._context["ti"].xcom_push(SparkUILink.xcom_key, address)

@@ -30,7 +30,7 @@ from airflow_provider_lance.operators.submission import Submission, spark_connec
 from airflow_provider_lance.operators.supervision import Supervision
 from airflow_provider_lance.protocol.option_parsers import is_absolute
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec
-from airflow_provider_lance.triggers.supervision_loop import WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
 
 __all__ = ["LanceStreamOperator"]
 
@@ -249,12 +249,12 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
             modules=modules_of(self.dataframe, self.py_files),
         )
 
-    def watch_order(self, launch: Launch, me: str, tags: dict[str, str]) -> WatchOrder:
+    def watch_order(self, launch: Launch, task_key: str, tags: dict[str, str]) -> SupervisionConfig:
         """Return how a launch is to be watched."""
         deadline = self.execution_timeout and datetime.now(UTC) + self.execution_timeout
-        return WatchOrder(
+        return SupervisionConfig(
             launch=launch,
-            me=me,
+            task_key=task_key,
             limits=self.supervision.limits(),
             policy=self.supervision.policy(bounded=self.trigger == AVAILABLE_NOW),
             lance_conn_id=self.lance_conn_id,

@@ -15,7 +15,7 @@ from airflow_provider_lance.protocol.decoding import shown, whole
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-__all__ = ["TaskMemory", "task_key"]
+__all__ = ["DriverTaskState", "task_key"]
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def task_key(context: Context) -> str:
 
 
 @dataclass(frozen=True)
-class TaskMemory:
+class DriverTaskState:
     """The task state of one task instance; survives tries and clears."""
 
     store: Any

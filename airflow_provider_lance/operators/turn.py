@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_lance.compat import AirflowTaskTimeout
 from airflow_provider_lance.exceptions import TransientError
-from airflow_provider_lance.triggers.supervision_loop import WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
 from airflow_provider_lance.triggers.turns import Turn
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["refuse_to_wait", "turn_of"]
 
 
-def turn_of(order: WatchOrder, context: Context) -> Turn:
+def turn_of(order: SupervisionConfig, context: Context) -> Turn:
     """Return the turn of a task that is to launch a driver; nobody was looked at yet."""
     return Turn(
-        me=order.me,
+        task_key=order.task_key,
         rank=_rank(context.get("dag_run")),
         uri=order.launch.uri,
         query_id=order.launch.query_id,

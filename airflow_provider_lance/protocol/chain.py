@@ -25,7 +25,7 @@ from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.watermark import versions_of
 
 if TYPE_CHECKING:
-    from airflow_provider_lance.protocol.session import DriverView
+    from airflow_provider_lance.protocol.session import DriverSession
 
 __all__ = ["Chain"]
 
@@ -60,7 +60,7 @@ class Known(NamedTuple):
 class Chain:
     """One driver's proof; costs no I/O where the driver's newest fragment is in the manifest."""
 
-    def __init__(self, view: DriverView) -> None:
+    def __init__(self, view: DriverSession) -> None:
         self._view = view
         self._landmark: _Landmark = None
         self._fold = 0

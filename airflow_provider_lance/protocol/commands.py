@@ -7,13 +7,14 @@ import shlex
 __all__ = ["command_line", "restore_line"]
 
 
-def command_line(*words: str, reach: str = "") -> str:
+def command_line(*words: str, connection_arguments: str = "") -> str:
     """Return a ``lance-stream`` command, quoted for a shell.
 
     :param words: everything after the command's name, not quoted.
-    :param reach: what is needed to reach the store, such as ``--conn-id lance_default``; quoted.
+    :param connection_arguments: what is needed to reach the store, such as ``--conn-id
+        lance_default``; quoted.
     """
-    return " ".join(filter(None, (shlex.join(["lance-stream", *words]), reach)))
+    return " ".join(filter(None, (shlex.join(["lance-stream", *words]), connection_arguments)))
 
 
 def restore_line(uri: str, version: int) -> str:

@@ -8,11 +8,11 @@ from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.clock import Clock, now
 
-__all__ = ["Policy"]
+__all__ = ["CommitPolicy"]
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class CommitPolicy:
     """What a user may choose about commits; the defaults are the protocol's."""
 
     watermark_every: int = 10

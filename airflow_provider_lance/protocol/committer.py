@@ -17,9 +17,9 @@ from airflow_provider_lance.exceptions import CommitPreemptedError, CommitStateU
 from airflow_provider_lance.protocol.backoff import Attempt
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import encode_stamp
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.protocol.failpoints import CommitResult, Step
+from airflow_provider_lance.protocol.failpoints import CommitResult, Failpoint
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
     Driver,
@@ -33,7 +33,7 @@ from airflow_provider_lance.protocol.model import (
 )
 from airflow_provider_lance.protocol.ownership import Ownership
 from airflow_provider_lance.protocol.port import DatasetPort, change_for
-from airflow_provider_lance.protocol.session import DriverView
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.watermark import find_epoch
 
 __all__ = ["Committer"]
@@ -54,11 +54,11 @@ class Committer:
         port: DatasetPort,
         query_id: str,
         checkpoint: Checkpoint,
-        policy: Policy | None = None,
+        policy: CommitPolicy | None = None,
         *,
         launch_id: str = "",
         look: Callable[[], Checkpoint] | None = None,
-        on_step: Callable[[Step], None] = lambda step: None,
+        on_step: Callable[[Failpoint], None] = lambda step: None,
     ) -> None:
         """Do no I/O.
 
@@ -66,12 +66,14 @@ class Committer:
         :param checkpoint: the checkpoint as it was before Spark started.
         :param launch_id: the launch that stop requests may name; empty if it has no name.
         :param look: reads the checkpoint again, when another driver may have gone on with it.
-        :param on_step: called at each :class:`Step`; tests end the process there.
+        :param on_step: called at each :class:`Failpoint`; tests end the process there.
         """
         self.query_id = query_id
-        self._policy = policy or Policy()
+        self._policy = policy or CommitPolicy()
         look = look or (lambda: checkpoint)
-        self._view = DriverView(port, query_id, checkpoint, self._policy, look, launch_id=launch_id)
+        self._view = DriverSession(
+            port, query_id, checkpoint, self._policy, look, launch_id=launch_id
+        )
         self._ownership = Ownership(self._view, self._policy, on_step)
         self._on_step = on_step
         self._cleared: tuple[DatasetPort, int] | None = None
@@ -203,18 +205,18 @@ class Committer:
             decision = self.decide(epoch.epoch_id)
             if decision is not Decision.FULL_COMMIT:
                 return CommitResult(decision, epoch.epoch_id, view.port.version)
-        self._on_step(Step.COMMIT_CHECKED)
+        self._on_step(Failpoint.COMMIT_CHECKED)
         began = time.perf_counter()
         committed_at = self._land(epoch)
         commit_ms = (time.perf_counter() - began) * 1000
         view.watermark = Watermark(epoch.epoch_id, view.port.version, committed_at)
         view.note_done(epoch.epoch_id, epoch.ends)
         self._ownership.since_fold += 1
-        self._on_step(Step.COMMIT_LANDED)
+        self._on_step(Failpoint.COMMIT_LANDED)
         # 5. Now and then the watermark is folded into the config.
         if self._ownership.since_fold >= view.fold_every:
             self._ownership.fold()
-        self._on_step(Step.COMMIT_FOLDED)
+        self._on_step(Failpoint.COMMIT_FOLDED)
         return CommitResult(Decision.FULL_COMMIT, epoch.epoch_id, view.port.version, commit_ms)
 
     def _land(self, epoch: Epoch) -> str:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from airflow_provider_lance.protocol.model import NO_EPOCH
 
-__all__ = ["Decision", "Sighting", "decide"]
+__all__ = ["Decision", "DecisionInput", "decide"]
 
 
 class Decision(StrEnum):
@@ -39,7 +39,7 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class DecisionInput:
     """All that the decision looks at; epochs are ``-1`` where there is none.
 
     ``held_token`` is this driver's own token, ``None`` before its claim. ``missing`` counts the
@@ -68,7 +68,7 @@ class Sighting:
     changed: bool = False
 
 
-def decide(seen: Sighting, epoch_id: int) -> Decision:
+def decide(seen: DecisionInput, epoch_id: int) -> Decision:
     """Return the decision for one epoch; ``epoch_id`` -1 asks before any epoch is planned."""
     if seen.owner_token is None and seen.committed > NO_EPOCH:
         return Decision.DATASET_FOREIGN
@@ -91,7 +91,7 @@ def decide(seen: Sighting, epoch_id: int) -> Decision:
     return Decision.FULL_COMMIT
 
 
-def _in_doubt(seen: Sighting) -> bool:
+def _in_doubt(seen: DecisionInput) -> bool:
     # An epoch may hide in versions above the newest that was seen. One that Spark has as done
     # landed, but whether it is still there is not known either: one of the missing versions may
     # have restored an older one. Epochs that the config knows as done are in its own chain.

@@ -96,19 +96,19 @@ def refuse(
 
 
 def _restored(
-    uri: str, state: QueryState, checkpoint: Checkpoint, mark: Watermark
+    uri: str, state: QueryState, checkpoint: Checkpoint, watermark: Watermark
 ) -> DatasetRestoredError:
-    lost = lost_epochs(mark, state, checkpoint.committed)
+    lost = lost_epochs(watermark, state, checkpoint.committed)
     assert lost is not None
-    assert mark.undone_by is not None
-    by, restored = mark.undone_by
-    gone = [stamp for stamp in mark.undone if lost[0] <= stamp.epoch_id <= lost[1]]
+    assert watermark.undone_by is not None
+    by, restored = watermark.undone_by
+    gone = [stamp for stamp in watermark.undone if lost[0] <= stamp.epoch_id <= lost[1]]
     rows = f"{sum(stamp.rows for stamp in gone):,} rows"
-    rows = f"at least {rows}" if mark.undone_missing else rows
-    are = "may no longer be" if mark.undone_missing else "are no longer"
+    rows = f"at least {rows}" if watermark.undone_missing else rows
+    are = "may no longer be" if watermark.undone_missing else "are no longer"
     back = (
         "the versions that held them were cleaned up, so they cannot be brought back"
-        if mark.undone_missing
+        if watermark.undone_missing
         else f"to bring them back: {restore_line(uri, by - 1)}"
     )
     return DatasetRestoredError(
@@ -119,10 +119,14 @@ def _restored(
     )
 
 
-def _gap(uri: str, state: QueryState, checkpoint: Checkpoint, mark: Watermark) -> HistoryGapError:
+def _gap(
+    uri: str, state: QueryState, checkpoint: Checkpoint, watermark: Watermark
+) -> HistoryGapError:
     epoch = checkpoint.planned
-    seen = max(mark.epoch, known_done(state))
-    gone = f"{mark.missing} of the versions of {uri} after {state.folded_version} were cleaned up"
+    seen = max(watermark.epoch, known_done(state))
+    gone = (
+        f"{watermark.missing} of the versions of {uri} after {state.folded_version} were cleaned up"
+    )
     span = f"epoch {epoch}" if epoch == seen + 1 else f"epochs {seen + 1} to {epoch}"
     if checkpoint.in_flight is None:
         return HistoryGapError(

@@ -7,16 +7,16 @@ from enum import StrEnum
 
 from airflow_provider_lance.protocol.decision import Decision
 
-__all__ = ["CommitResult", "Step"]
+__all__ = ["CommitResult", "Failpoint"]
 
 
-class Step(StrEnum):
+class Failpoint(StrEnum):
     """The points between two side effects, in the order they are reached."""
 
     CLAIM_OPENED = "claim.opened"
     CLAIM_OWNED = "claim.owned"
     CLAIM_BARRED = "claim.barred"
-    CLAIM_HEALED = "claim.healed"
+    CLAIM_REPAIRED = "claim.repaired"
     COMMIT_CHECKED = "commit.checked"
     COMMIT_LANDED = "commit.landed"
     COMMIT_FOLDED = "commit.folded"

@@ -22,8 +22,8 @@ from airflow_provider_lance.protocol.codec import (
     fold_updates,
     key,
 )
-from airflow_provider_lance.protocol.commit_policy import Policy
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
     Owner,
@@ -38,7 +38,7 @@ from airflow_provider_lance.protocol.port import (
     Overwrite,
     Upsert,
 )
-from airflow_provider_lance.protocol.session import DriverView
+from airflow_provider_lance.protocol.session import DriverSession
 
 __all__ = ["UNSURE", "Ownership"]
 
@@ -55,7 +55,9 @@ class Ownership:
     epochs that are not folded yet; ``manifest_updates`` counts what this driver has committed.
     """
 
-    def __init__(self, view: DriverView, policy: Policy, on_step: Callable[[Step], None]) -> None:
+    def __init__(
+        self, view: DriverSession, policy: CommitPolicy, on_step: Callable[[Failpoint], None]
+    ) -> None:
         self.in_doubt = False
         self.since_fold = 0
         self.manifest_updates = 0
@@ -67,11 +69,11 @@ class Ownership:
         previous, mine = self._take(epoch_id)
         # Until the end of the claim a stale writer may still land an epoch that nobody has seen.
         view.owner, self.in_doubt = mine, True
-        self._on_step(Step.CLAIM_OWNED)
+        self._on_step(Failpoint.CLAIM_OWNED)
         # 3. A previous owner that did not release may have a commit on its way: stop it.
         if self._policy.barrier and previous and previous.state is OwnerState.ACTIVE:
             self.bar()
-        self._on_step(Step.CLAIM_BARRED)
+        self._on_step(Failpoint.CLAIM_BARRED)
         # 4. Nothing of a stale writer can land any more: what history shows now is exact. It is
         # ahead of the config only if something landed between 1. and 3.
         view.refuse_if_fenced()
@@ -81,7 +83,7 @@ class Ownership:
             self.fold()
         view.chain.note_fold()
         self.in_doubt = False
-        self._on_step(Step.CLAIM_HEALED)
+        self._on_step(Failpoint.CLAIM_REPAIRED)
         log.info("Claimed. %s after=%s", view, previous.state.value if previous else "nobody")
 
     def _take(self, epoch_id: int) -> tuple[Owner | None, Owner]:
@@ -103,7 +105,7 @@ class Ownership:
             if not fresh:
                 view.read_watermark()
                 view.refuse(view.decide(epoch_id))
-            self._on_step(Step.CLAIM_OPENED)
+            self._on_step(Failpoint.CLAIM_OPENED)
             # 2. Token + 1, active, and the watermark as of this version; what a stale writer lands
             # from now on is above it. Lance lets only one of two updates of a key land.
             previous = view.state.owner
@@ -183,7 +185,7 @@ class Ownership:
                 break  # an earlier attempt landed and its answer was lost
             if view.fenced:
                 return False
-            self._on_step(Step.RELEASE_CHECKED)
+            self._on_step(Failpoint.RELEASE_CHECKED)
             try:
                 self.send(Configure(self._fold_updates() | self._owner_updates(released)))
             except (*UNSURE, TerminalError):
@@ -199,7 +201,7 @@ class Ownership:
             return False
         log.info("Released. %s", view)
         view.owner = None
-        self._on_step(Step.RELEASE_DONE)
+        self._on_step(Failpoint.RELEASE_DONE)
         return True
 
     def _fold_updates(self, *, fresh: bool = False) -> dict[str, str | None]:
@@ -208,9 +210,11 @@ class Ownership:
         :param fresh: a new generation begins: nothing of the old one counts.
         """
         view = self._view
-        mark = Watermark(NO_EPOCH, view.port.version, None) if fresh else view.watermark
+        watermark = Watermark(NO_EPOCH, view.port.version, None) if fresh else view.watermark
         done = None if fresh else view.done
-        return fold_updates(view.query_id, mark.epoch, view.port.version, mark.committed_at, done)
+        return fold_updates(
+            view.query_id, watermark.epoch, view.port.version, watermark.committed_at, done
+        )
 
     def _owner_updates(self, owner: Owner) -> dict[str, str | None]:
         """Return the config updates of a claim or a release.

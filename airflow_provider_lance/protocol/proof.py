@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.decision import Decision, Sighting, decide
+from airflow_provider_lance.protocol.decision import Decision, DecisionInput, decide
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
     DoneEpoch,
@@ -30,15 +30,15 @@ __all__ = [
 def sighting(
     checkpoint: Checkpoint,
     state: QueryState,
-    mark: Watermark,
+    watermark: Watermark,
     *,
     planned_now: int | None = None,
     held_token: int | None = None,
     changed: bool = False,
-) -> Sighting:
+) -> DecisionInput:
     """Put together what the decision looks at."""
     recorded = state.owner
-    return Sighting(
+    return DecisionInput(
         checkpoint_id=checkpoint.id,
         recorded_checkpoint_id=recorded.driver.checkpoint_id if recorded else None,
         planned=checkpoint.planned,
@@ -47,46 +47,48 @@ def sighting(
         held_token=held_token,
         owner_token=recorded.token if recorded else None,
         config_watermark=state.watermark,
-        exact_watermark=mark.epoch,
-        missing=mark.missing,
-        missing_above=mark.missing_above,
+        exact_watermark=watermark.epoch,
+        missing=watermark.missing,
+        missing_above=watermark.missing_above,
         known_done=known_done(state),
-        lost=lost_epochs(mark, state, checkpoint.committed) is not None,
+        lost=lost_epochs(watermark, state, checkpoint.committed) is not None,
         changed=changed,
     )
 
 
-def lost_epochs(mark: Watermark, state: QueryState, spark_done: int) -> tuple[int, int] | None:
+def lost_epochs(watermark: Watermark, state: QueryState, spark_done: int) -> tuple[int, int] | None:
     """Return the first and last epoch that a restored version took away for good.
 
     An epoch above Spark's commit log is none of them: Spark plans it again.
 
     :param spark_done: the newest epoch in Spark's commit log.
     """
-    if mark.undone_by is None:
+    if watermark.undone_by is None:
         return None
-    lost = [stamp.epoch_id for stamp in mark.undone if stamp.epoch_id <= spark_done]
-    if mark.undone_missing:
+    lost = [stamp.epoch_id for stamp in watermark.undone if stamp.epoch_id <= spark_done]
+    if watermark.undone_missing:
         # Nobody can tell what the missing versions held; and if the fold itself was made before
         # the restore, neither what is there.
-        over_fold = mark.undone_by[1] < state.folded_version
-        lost += range(0 if over_fold else max(mark.epoch, known_done(state)) + 1, spark_done + 1)
+        over_fold = watermark.undone_by[1] < state.folded_version
+        lost += range(
+            0 if over_fold else max(watermark.epoch, known_done(state)) + 1, spark_done + 1
+        )
     return (min(lost), max(lost)) if lost else None
 
 
-def changed_epoch(checkpoint: Checkpoint, state: QueryState, mark: Watermark) -> int | None:
+def changed_epoch(checkpoint: Checkpoint, state: QueryState, watermark: Watermark) -> int | None:
     """Return the newest epoch of :func:`changed_ends`, ``None`` if there is none."""
-    return max(changed_ends(checkpoint, state, mark), default=None)
+    return max(changed_ends(checkpoint, state, watermark), default=None)
 
 
 def changed_ends(
-    checkpoint: Checkpoint, state: QueryState, mark: Watermark
+    checkpoint: Checkpoint, state: QueryState, watermark: Watermark
 ) -> dict[int, EndOffsets]:
     """Return the epochs that end elsewhere by the checkpoint than by the dataset.
 
     With the ends that the dataset knows: from the epoch's own commit, or from the last fold.
     """
-    known = {stamp.epoch_id: stamp.ends for stamp in mark.stamps}
+    known = {stamp.epoch_id: stamp.ends for stamp in watermark.stamps}
     if state.done:
         known.setdefault(state.done.epoch_id, state.done.ends)
     changed = {}
@@ -97,15 +99,17 @@ def changed_ends(
     return changed
 
 
-def epoch_in_doubt(checkpoint: Checkpoint, state: QueryState, mark: Watermark) -> int | None:
+def epoch_in_doubt(checkpoint: Checkpoint, state: QueryState, watermark: Watermark) -> int | None:
     """Return the newest epoch of which nobody can tell whether it is in the table, if any."""
-    decision = decide(sighting(checkpoint, state, mark), NO_EPOCH)
+    decision = decide(sighting(checkpoint, state, watermark), NO_EPOCH)
     return checkpoint.planned if decision is Decision.HISTORY_GAP else None
 
 
-def done_by_spark(checkpoint: Checkpoint, state: QueryState, mark: Watermark) -> DoneEpoch | None:
+def done_by_spark(
+    checkpoint: Checkpoint, state: QueryState, watermark: Watermark
+) -> DoneEpoch | None:
     """Return the newest epoch that dataset or checkpoint have as done, with its end if known."""
-    done = newest_done(state, mark)
+    done = newest_done(state, watermark)
     if checkpoint.committed <= (done.epoch_id if done else NO_EPOCH):
         return done
     lines = checkpoint.ends.get(checkpoint.committed)
@@ -115,28 +119,32 @@ def done_by_spark(checkpoint: Checkpoint, state: QueryState, mark: Watermark) ->
 def answered(
     checkpoint: Checkpoint,
     state: QueryState,
-    mark: Watermark,
+    watermark: Watermark,
     on_restore: OnRestore,
     on_history_gap: OnHistoryGap,
 ) -> Watermark:
     """Return the watermark with what the user has answered for; unchanged without an answer."""
-    lost = lost_epochs(mark, state, checkpoint.committed)
+    lost = lost_epochs(watermark, state, checkpoint.committed)
     if lost is not None:
         if not on_restore.covers(lost):
-            return mark
-        mark = replace(mark, undone=(), undone_by=None, undone_missing=False)
-        mark = replace(mark, epoch=max(mark.epoch, lost[1]), missing=mark.missing_above)
-    if not mark.missing:
-        return mark
+            return watermark
+        watermark = replace(watermark, undone=(), undone_by=None, undone_missing=False)
+        watermark = replace(
+            watermark, epoch=max(watermark.epoch, lost[1]), missing=watermark.missing_above
+        )
+    if not watermark.missing:
+        return watermark
     planned, committed = checkpoint.planned, checkpoint.committed
 
     def in_doubt() -> bool:
-        return epoch_in_doubt(checkpoint, state, mark) is not None
+        return epoch_in_doubt(checkpoint, state, watermark) is not None
 
     if in_doubt() and on_history_gap.names(planned) and on_history_gap.landed:
-        return replace(mark, epoch=planned, missing=0, missing_above=0)
-    if in_doubt() and on_restore.covers((max(mark.epoch, known_done(state)) + 1, committed)):
-        mark = replace(mark, epoch=max(mark.epoch, committed), missing=mark.missing_above)
+        return replace(watermark, epoch=planned, missing=0, missing_above=0)
+    if in_doubt() and on_restore.covers((max(watermark.epoch, known_done(state)) + 1, committed)):
+        watermark = replace(
+            watermark, epoch=max(watermark.epoch, committed), missing=watermark.missing_above
+        )
     if in_doubt() and not (on_history_gap.names(planned) and planned > committed):
-        return mark
-    return replace(mark, epoch=max(mark.epoch, committed), missing=0, missing_above=0)
+        return watermark
+    return replace(watermark, epoch=max(watermark.epoch, committed), missing=0, missing_above=0)

@@ -20,8 +20,8 @@ from airflow_provider_lance.protocol.codec import (
     auto_cleanup,
     decode_query,
 )
-from airflow_provider_lance.protocol.commit_policy import Policy
-from airflow_provider_lance.protocol.decision import Decision, Sighting, decide
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.decision import Decision, DecisionInput, decide
 from airflow_provider_lance.protocol.errors import refuse
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
@@ -44,12 +44,12 @@ from airflow_provider_lance.protocol.proof import (
 from airflow_provider_lance.protocol.stop_requests import standing_request, stop_for
 from airflow_provider_lance.protocol.watermark import WatermarkReader
 
-__all__ = ["DriverView"]
+__all__ = ["DriverSession"]
 
 log = logging.getLogger(__name__)
 
 
-class DriverView:
+class DriverSession:
     """One driver's knowledge; ``owner`` is its own ownership, ``None`` before the claim."""
 
     def __init__(
@@ -57,7 +57,7 @@ class DriverView:
         port: DatasetPort,
         query_id: str,
         checkpoint: Checkpoint,
-        policy: Policy,
+        policy: CommitPolicy,
         look: Callable[[], Checkpoint],
         *,
         launch_id: str = "",
@@ -85,8 +85,8 @@ class DriverView:
     def __str__(self) -> str:
         owner = self.owner
         held = f"token={owner.token} generation={owner.generation} " if owner else ""
-        mark = f"watermark={self.watermark.epoch} version={self.port.version}"
-        return f"query_id={self.query_id} {held}{mark}"
+        watermark = f"watermark={self.watermark.epoch} version={self.port.version}"
+        return f"query_id={self.query_id} {held}{watermark}"
 
     def move_to(self, port: DatasetPort) -> None:
         """Stand at another handle; its config is decoded once, for all questions to come."""
@@ -159,9 +159,9 @@ class DriverView:
         :raises DatasetRestoredError: rows are gone that Spark has as done.
         """
         checkpoint = replace(self._look(), id=self._checkpoint.id)
-        mark = self._reader.at(self.port, spark_done=checkpoint.committed)
-        if lost_epochs(mark, self.state, checkpoint.committed):
-            self._checkpoint, self.watermark = checkpoint, mark
+        watermark = self._reader.at(self.port, spark_done=checkpoint.committed)
+        if lost_epochs(watermark, self.state, checkpoint.committed):
+            self._checkpoint, self.watermark = checkpoint, watermark
             self.refuse(Decision.DATASET_RESTORED)
 
     def refuse_overtaken(self, epoch_id: int) -> None:
@@ -262,21 +262,21 @@ class DriverView:
 
     def read_watermark(self) -> None:
         """Read the exact watermark at the handle, helped by Spark's commit log over a gap."""
-        mark = self._read()
-        while mark.missing and self._folded_by_others():
-            mark = self._read()
-        if mark.missing or mark.undone_missing:
+        watermark = self._read()
+        while watermark.missing and self._folded_by_others():
+            watermark = self._read()
+        if watermark.missing or watermark.undone_missing:
             self._look_beyond_the_start()
-            mark = self._read()
-        self._changed = changed_epoch(self._checkpoint, self.state, mark) is not None
+            watermark = self._read()
+        self._changed = changed_epoch(self._checkpoint, self.state, watermark) is not None
         policy = self.policy
-        self.watermark = mark = answered(
-            self._checkpoint, self.state, mark, policy.on_restore, policy.on_history_gap
+        self.watermark = watermark = answered(
+            self._checkpoint, self.state, watermark, policy.on_restore, policy.on_history_gap
         )
-        done = done_by_spark(self._checkpoint, self.state, mark)
+        done = done_by_spark(self._checkpoint, self.state, watermark)
         if done and (self.done is None or self.done.epoch_id < done.epoch_id):
             self.done = done
-        if mark.epoch > self._planned_now:
+        if watermark.epoch > self._planned_now:
             # Either the checkpoint is an old copy, or another driver has gone on with it since it
             # was read: an epoch is planned before it is committed, so a second look can tell.
             self._planned_now = max(self._planned_now, self._look().planned)
@@ -300,11 +300,11 @@ class DriverView:
     def _read(self) -> Watermark:
         return self._reader.at(self.port, spark_done=self._checkpoint.committed)
 
-    def _sighting(self, mark: Watermark) -> Sighting:
+    def _sighting(self, watermark: Watermark) -> DecisionInput:
         return sighting(
             self._checkpoint,
             self.state,
-            mark,
+            watermark,
             planned_now=self._planned_now,
             held_token=self.owner.token if self.owner else None,
             changed=self._changed,

@@ -140,12 +140,12 @@ def known_done(state: QueryState) -> int:
     return max(state.watermark, state.done.epoch_id if state.done else NO_EPOCH)
 
 
-def newest_done(state: QueryState, mark: Watermark) -> DoneEpoch | None:
+def newest_done(state: QueryState, watermark: Watermark) -> DoneEpoch | None:
     """Return the newest epoch that a fold of the watermark may call done, with its end if known."""
-    if mark.epoch == NO_EPOCH or (state.done and state.done.epoch_id >= mark.epoch):
+    if watermark.epoch == NO_EPOCH or (state.done and state.done.epoch_id >= watermark.epoch):
         return state.done
-    ends = next((each.ends for each in mark.stamps if each.epoch_id == mark.epoch), None)
-    return DoneEpoch(mark.epoch, ends)
+    ends = next((each.ends for each in watermark.stamps if each.epoch_id == watermark.epoch), None)
+    return DoneEpoch(watermark.epoch, ends)
 
 
 def _read(port: DatasetPort, query_id: str, version: int) -> _Record:

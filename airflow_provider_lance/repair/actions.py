@@ -1,4 +1,4 @@
-"""What can be healed, each in one function that looks again first and never guesses.
+"""What can be repaired, each in one function that looks again first and never guesses.
 
 None of them touches a row. Releasing by hand is what a new driver does, and no more: a claim, a
 barrier, a release; so the next driver finds a query that ended in order.
@@ -20,7 +20,7 @@ from airflow_provider_lance.protocol.answers import OnHistoryGap
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import fold_updates
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.model import OwnerState, QueryState
 from airflow_provider_lance.protocol.port import Configure, DatasetPort
 from airflow_provider_lance.protocol.proof import epoch_in_doubt
@@ -30,14 +30,14 @@ from airflow_provider_lance.protocol.watermark import (
     newest_done,
 )
 from airflow_provider_lance.repair.dry_run import planned_writes
-from airflow_provider_lance.repair.force_release import claim_and_release
+from airflow_provider_lance.repair.force_release import force_release
 from airflow_provider_lance.repair.preconditions import (
+    check_preconditions,
     gap_error,
     known_query,
-    look_again,
 )
 from airflow_provider_lance.repair.restores import refuse_undone
-from airflow_provider_lance.repair.result import Action, Healed, Write
+from airflow_provider_lance.repair.result import Action, RepairResult, Write
 
 __all__ = ["fold_watermark", "release_owner", "resolve_checkpoint", "resolve_gap"]
 
@@ -48,10 +48,10 @@ def fold_watermark(
     port: DatasetPort,
     query_id: str,
     *,
-    reach: str = "",
+    connection_arguments: str = "",
     dry_run: bool = False,
     backoff: Backoff | None = None,
-) -> Healed:
+) -> RepairResult:
     """Write the exact watermark into the config, where the config is behind history.
 
     Safe beside a live driver: it is one update of keys that every fold, claim and release writes,
@@ -69,24 +69,24 @@ def fold_watermark(
         found = state.watermark if found is None else found
         mark = exact_watermark(port, query_id)
         if mark.missing:
-            raise gap_error(port, state, mark, reach=reach)
+            raise gap_error(port, state, mark, connection_arguments=connection_arguments)
         refuse_undone(port, mark)
         if mark.epoch <= state.watermark:
             # Ahead of what was found: an attempt landed without an answer, or the driver folded.
             sentence = f"the config of version {port.version} has the exact watermark, {mark.epoch}"
-            return _healed(Action.FOLD, port, state, sentence, changed=state.watermark > found)
+            return _repaired(Action.FOLD, port, state, sentence, changed=state.watermark > found)
         sentence = f"watermark {mark.epoch} folded into the config, which had {state.watermark}"
         done = newest_done(state, mark)
         updates = fold_updates(query_id, mark.epoch, port.version, mark.committed_at, done)
         if dry_run:
             write = Write(port.version + 1, "fold the watermark", updates)
-            return _healed(Action.FOLD, port, state, sentence, plan=[write])
+            return _repaired(Action.FOLD, port, state, sentence, plan=[write])
         try:
             port = port.commit(Configure(updates))
         except (CommitPreemptedError, CommitStateUnknownError) as error:
             attempt.error = error
         else:
-            return _healed(Action.FOLD, port, known_query(port, query_id), sentence)
+            return _repaired(Action.FOLD, port, known_query(port, query_id), sentence)
     raise AssertionError("a backoff ends in its last error")
 
 
@@ -97,16 +97,16 @@ def release_owner(
     by: str,
     checkpoint_location: str | None = None,
     storage_options: Mapping[str, str] | None = None,
-    reach: str = "",
+    connection_arguments: str = "",
     proven_dead: bool = False,
     dry_run: bool = False,
     backoff: Backoff | None = None,
-) -> Healed:
+) -> RepairResult:
     """Release an owner whose driver is dead: a claim, a barrier and a release.
 
     :param by: who releases, for the owner record.
     :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
-    :param reach: what a command needs to reach the store, for the messages.
+    :param connection_arguments: what a command needs to reach the store, for the messages.
     :param proven_dead: the caller knows by other means that no driver of the query is at work.
         It does not count against a process that is seen alive.
     :raises DriverAliveError: a driver is alive, or that cannot be told.
@@ -115,39 +115,39 @@ def release_owner(
     :raises FencedError: another driver claimed in the middle; it was left alone.
     :raises TransientError: the store refused too often.
     """
-    grounds = look_again(port, query_id, storage_options, reach)
-    port, state, owner = grounds.port, grounds.state, grounds.owner
+    preconditions = check_preconditions(port, query_id, storage_options, connection_arguments)
+    port, state, owner = preconditions.port, preconditions.state, preconditions.owner
     if owner.state is OwnerState.RELEASED:
         sentence = f"token {owner.token} has been released since {owner.time}: nothing to do"
-        return _healed(Action.RELEASE, port, state, sentence, changed=False)
+        return _repaired(Action.RELEASE, port, state, sentence, changed=False)
     location = checkpoint_location or owner.driver.checkpoint_location
-    sure = grounds.command("release", options=[_DEAD])
-    grounds.refuse_living(location, proven_dead=proven_dead, command=sure)
-    mark = grounds.watermark()
+    sure = preconditions.command("release", options=[_DEAD])
+    preconditions.refuse_live_driver(location, proven_dead=proven_dead, command=sure)
+    mark = preconditions.watermark()
     if mark.missing:
-        checkpoint = grounds.recorded_checkpoint(location, mark)
+        checkpoint = preconditions.recorded_checkpoint(location, mark)
         in_doubt = epoch_in_doubt(checkpoint, state, mark)
         if in_doubt is not None:
-            raise gap_error(port, state, mark, in_doubt, reach=reach)
+            raise gap_error(port, state, mark, in_doubt, connection_arguments=connection_arguments)
     else:
         # The checkpoint has no say in it. This stands for one that proves nothing: should versions
         # vanish in the middle, the claim refuses.
         checkpoint = Checkpoint(location, owner.driver.checkpoint_id, planned=sys.maxsize)
-    driver = grounds.driver("released", by)
+    driver = preconditions.driver("released", by)
     if dry_run:
         watermark = max(mark.epoch, checkpoint.committed)
         plan = planned_writes(port, state, driver, replace(mark, epoch=watermark))
         sentence = f"token {owner.token} released by {by}, watermark {watermark}"
-        return _healed(Action.RELEASE, port, state, sentence, plan=plan)
-    policy = Policy(backoff=backoff or Backoff())
+        return _repaired(Action.RELEASE, port, state, sentence, plan=plan)
+    policy = CommitPolicy(backoff=backoff or Backoff())
     try:
-        port, state = claim_and_release(
+        port, state = force_release(
             port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
         )
     except HistoryGapError as error:
-        raise gap_error(port, state, mark, reach=reach) from error
+        raise gap_error(port, state, mark, connection_arguments=connection_arguments) from error
     sentence = f"token {owner.token} released by {by}, watermark {state.watermark}"
-    return _healed(Action.RELEASE, port, state, sentence)
+    return _repaired(Action.RELEASE, port, state, sentence)
 
 
 def resolve_gap(
@@ -159,11 +159,11 @@ def resolve_gap(
     by: str,
     checkpoint_location: str | None = None,
     storage_options: Mapping[str, str] | None = None,
-    reach: str = "",
+    connection_arguments: str = "",
     proven_dead: bool = False,
     dry_run: bool = False,
     backoff: Backoff | None = None,
-) -> Healed:
+) -> RepairResult:
     """Answer for the one epoch in doubt, and release the query with that answer folded.
 
     :param epoch: the epoch that is answered for; it must be the one in doubt.
@@ -176,9 +176,9 @@ def resolve_gap(
     :raises FencedError: another driver claimed in the middle; it was left alone.
     :raises TransientError: the store refused too often.
     """
-    grounds = look_again(port, query_id, storage_options, reach)
-    port, state, owner = grounds.port, grounds.state, grounds.owner
-    mark = grounds.watermark()
+    preconditions = check_preconditions(port, query_id, storage_options, connection_arguments)
+    port, state, owner = preconditions.port, preconditions.state, preconditions.owner
+    mark = preconditions.watermark()
     if not mark.missing:
         raise PreconditionError(
             f"query {query_id!r} in {port.uri} has no gap in its history: its watermark "
@@ -186,15 +186,15 @@ def resolve_gap(
         )
     location = checkpoint_location or owner.driver.checkpoint_location
     answer = ("--epoch", str(epoch), "--committed" if landed else "--missing")
-    sure = grounds.command("resolve", "gap", options=[*answer, _DEAD])
-    grounds.refuse_living(location, proven_dead=proven_dead, command=sure)
-    checkpoint = grounds.recorded_checkpoint(location, mark)
+    sure = preconditions.command("resolve", "gap", options=[*answer, _DEAD])
+    preconditions.refuse_live_driver(location, proven_dead=proven_dead, command=sure)
+    checkpoint = preconditions.recorded_checkpoint(location, mark)
     in_doubt = epoch_in_doubt(checkpoint, state, mark)
     if in_doubt is None:
         raise PreconditionError(
             f"no epoch of query {query_id!r} is in doubt, although {mark.missing} versions of "
             f"{port.uri} are missing: Spark's commit log has epochs up to {checkpoint.committed}, "
-            f"history up to {mark.epoch}. Type {grounds.command('release')}"
+            f"history up to {mark.epoch}. Type {preconditions.command('release')}"
         )
     if epoch != in_doubt:
         raise PreconditionError(
@@ -202,7 +202,7 @@ def resolve_gap(
             f"not in the commit log of {location}, and not in the versions that {port.uri} still "
             f"has. Look for the rows of epoch {in_doubt}"
         )
-    if grounds.heard >= epoch and not landed:
+    if preconditions.heard >= epoch and not landed:
         raise PreconditionError(
             f"epoch {epoch} of query {query_id!r} is not missing: its driver told of it as "
             "committed. Say --committed, unless the dataset was brought back to an older state"
@@ -214,18 +214,18 @@ def resolve_gap(
             f"{max(mark.epoch, known_done(state)) + 1}-{epoch}, which goes on without them"
         )
     what = f"epoch {epoch} resolved as {'committed' if landed else 'missing'}"
-    driver = grounds.driver(what, by)
+    driver = preconditions.driver(what, by)
     if dry_run:
         watermark = epoch if landed else max(mark.epoch, checkpoint.committed)
         plan = planned_writes(port, state, driver, replace(mark, epoch=watermark))
         sentence = f"{what} by {by}, watermark {watermark}, released"
-        return _healed(Action.GAP, port, state, sentence, plan=plan)
-    policy = Policy(on_history_gap=OnHistoryGap(epoch, landed), backoff=backoff or Backoff())
-    port, state = claim_and_release(
+        return _repaired(Action.GAP, port, state, sentence, plan=plan)
+    policy = CommitPolicy(on_history_gap=OnHistoryGap(epoch, landed), backoff=backoff or Backoff())
+    port, state = force_release(
         port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
     )
     sentence = f"{what} by {by}, watermark {state.watermark}, released"
-    return _healed(Action.GAP, port, state, sentence)
+    return _repaired(Action.GAP, port, state, sentence)
 
 
 def resolve_checkpoint(
@@ -235,11 +235,11 @@ def resolve_checkpoint(
     *,
     by: str,
     storage_options: Mapping[str, str] | None = None,
-    reach: str = "",
+    connection_arguments: str = "",
     proven_dead: bool = False,
     dry_run: bool = False,
     backoff: Backoff | None = None,
-) -> Healed:
+) -> RepairResult:
     """Record the checkpoint that lies at a location now, and number epochs anew for it.
 
     The next start reads the source from where this checkpoint stands, and what it reads is
@@ -252,13 +252,15 @@ def resolve_checkpoint(
     :raises FencedError: another driver claimed in the middle; it was left alone.
     :raises TransientError: the store refused too often.
     """
-    grounds = look_again(port, query_id, storage_options, reach)
-    port, state, owner = grounds.port, grounds.state, grounds.owner
+    preconditions = check_preconditions(port, query_id, storage_options, connection_arguments)
+    port, state, owner = preconditions.port, preconditions.state, preconditions.owner
     named = ["--checkpoint", checkpoint_location, _DEAD]
-    sure = grounds.command("resolve", "checkpoint", options=named)
+    sure = preconditions.command("resolve", "checkpoint", options=named)
     recorded = owner.driver.checkpoint_location
-    grounds.refuse_living(recorded, checkpoint_location, proven_dead=proven_dead, command=sure)
-    checkpoint = grounds.checkpoint(checkpoint_location)
+    preconditions.refuse_live_driver(
+        recorded, checkpoint_location, proven_dead=proven_dead, command=sure
+    )
+    checkpoint = preconditions.checkpoint(checkpoint_location)
     if checkpoint.id is None:
         raise PreconditionError(
             f"{checkpoint_location} has no checkpoint yet, so there is no id to record: start the "
@@ -271,7 +273,7 @@ def resolve_checkpoint(
             f"{query_id!r} in {port.uri} belongs to, and no older copy: there is nothing to resolve"
         )
     driver = replace(
-        grounds.driver("checkpoint resolved", by),
+        preconditions.driver("checkpoint resolved", by),
         checkpoint_id=checkpoint.id,
         checkpoint_location=checkpoint_location,
     )
@@ -279,16 +281,16 @@ def resolve_checkpoint(
     if dry_run:
         plan = planned_writes(port, state, driver, None)
         sentence = f"{what}, generation {state.generation + 1}, epochs numbered anew"
-        return _healed(Action.CHECKPOINT, port, state, sentence, plan=plan)
-    policy = Policy(new_generation=True, backoff=backoff or Backoff())
-    port, state = claim_and_release(
+        return _repaired(Action.CHECKPOINT, port, state, sentence, plan=plan)
+    policy = CommitPolicy(new_generation=True, backoff=backoff or Backoff())
+    port, state = force_release(
         port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
     )
     sentence = f"{what}, generation {state.generation}, epochs numbered anew"
-    return _healed(Action.CHECKPOINT, port, state, sentence)
+    return _repaired(Action.CHECKPOINT, port, state, sentence)
 
 
-def _healed(
+def _repaired(
     action: Action,
     port: DatasetPort,
     state: QueryState,
@@ -296,8 +298,8 @@ def _healed(
     *,
     changed: bool = True,
     plan: list[Write] | None = None,
-) -> Healed:
-    return Healed(
+) -> RepairResult:
+    return RepairResult(
         action=action,
         uri=port.uri,
         query_id=state.query_id,

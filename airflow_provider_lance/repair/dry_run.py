@@ -27,23 +27,25 @@ __all__ = ["planned_writes"]
 
 
 def planned_writes(
-    port: DatasetPort, state: QueryState, driver: Driver, mark: Watermark | None
+    port: DatasetPort, state: QueryState, driver: Driver, watermark: Watermark | None
 ) -> list[Write]:
     """Return what a claim and a release would write from this version on.
 
     Times, and the versions if somebody else commits first, are those of the moment.
 
-    :param mark: what is folded; ``None`` for a new generation.
+    :param watermark: what is folded; ``None`` for a new generation.
     """
     owner, version = state.owner, port.version
     assert owner is not None
     token = owner.token + 1
-    claim = Owner(token, OwnerState.ACTIVE, state.generation + (mark is None), driver, utc_now())
+    claim = Owner(
+        token, OwnerState.ACTIVE, state.generation + (watermark is None), driver, utc_now()
+    )
     release = replace(claim, state=OwnerState.RELEASED)
     owner_key, no_stop = key("owner", state.query_id), encode_stop(state.query_id, None)
     asked = state.stop_token
-    folded = (mark.epoch, mark.committed_at) if mark else (NO_EPOCH, None)
-    done = newest_done(state, mark) if mark else None
+    folded = (watermark.epoch, watermark.committed_at) if watermark else (NO_EPOCH, None)
+    done = newest_done(state, watermark) if watermark else None
     claiming = {
         **fold_updates(state.query_id, folded[0], version, folded[1], done),
         owner_key: encode_owner(claim),

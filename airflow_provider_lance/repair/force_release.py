@@ -5,24 +5,24 @@ from __future__ import annotations
 from airflow_provider_lance.exceptions import CommitStateUnknownError, FencedError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import NO_EPOCH, Driver, Owner, QueryState
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.repair.liveness import named
 
-__all__ = ["claim_and_release"]
+__all__ = ["force_release"]
 
 
-def claim_and_release(
+def force_release(
     port: DatasetPort,
     query_id: str,
     *,
     expected: Owner,
     driver: Driver,
     checkpoint: Checkpoint,
-    policy: Policy,
+    policy: CommitPolicy,
 ) -> tuple[DatasetPort, QueryState]:
     """Take the query from ``expected``, bar what it may still send, fold, release.
 
@@ -38,8 +38,8 @@ def claim_and_release(
         ``active``; what was proven or answered for is folded then, and a release is left to do.
     """
 
-    def still_so(step: Step) -> None:
-        if step is not Step.CLAIM_OPENED:
+    def still_so(step: Failpoint) -> None:
+        if step is not Failpoint.CLAIM_OPENED:
             return
         owner = _state(committer.port, query_id).owner
         if owner and owner.driver == driver:

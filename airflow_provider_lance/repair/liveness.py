@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import chain
 
-from airflow_provider_lance.diagnostics.collect_drivers import see_drivers, with_owner
+from airflow_provider_lance.diagnostics.collect_drivers import collect_drivers, with_owner
 from airflow_provider_lance.diagnostics.evidence import DriverSeen
 from airflow_provider_lance.exceptions import DriverAliveError
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import Owner, OwnerState, QueryState
 
-__all__ = ["named", "refuse_living", "seen_from_here"]
+__all__ = ["named", "refuse_live_driver", "seen_from_here"]
 
 _YOUNG_SECONDS = 600.0
 
@@ -31,11 +31,13 @@ def seen_from_here(
     :raises StorageUnavailableError: the store did not answer or refused.
     """
     now = datetime.now(UTC)
-    seen = [see_drivers(each, state.query_id, now) if each else () for each in (reports, *others)]
+    seen = [
+        collect_drivers(each, state.query_id, now) if each else () for each in (reports, *others)
+    ]
     return with_owner(seen[0], state, reports, now) + tuple(chain.from_iterable(seen[1:]))
 
 
-def refuse_living(
+def refuse_live_driver(
     state: QueryState, drivers: Iterable[DriverSeen], *, proven_dead: bool, command: str
 ) -> None:
     """Raise unless every driver of the query that can be seen is gone.
@@ -54,10 +56,14 @@ def refuse_living(
             at_work = driver.alive
             if driver.alive is None and driver.summary is not None:
                 at_work = False
-        elif own or driver.summary is not None or (driver.pulse and driver.pulse.state == "ended"):
+        elif (
+            own
+            or driver.summary is not None
+            or (driver.heartbeat and driver.heartbeat.state == "ended")
+        ):
             at_work = False
         else:
-            old = driver.pulse is None or driver.silent >= _YOUNG_SECONDS
+            old = driver.heartbeat is None or driver.silent >= _YOUNG_SECONDS
             at_work = False if driver.alive is None and old else driver.alive
         if at_work is False or (at_work is None and proven_dead):
             continue
@@ -73,7 +79,7 @@ def _refusal(
         who = f"the owner (token {state.owner.token}, {named(state.owner)})"
     process = driver.process
     where = f"pid {process.pid} on {process.host}" if process else "a process that is not recorded"
-    last = f"last heartbeat {driver.pulse.time}" if driver.pulse else "no heartbeat"
+    last = f"last heartbeat {driver.heartbeat.time}" if driver.heartbeat else "no heartbeat"
     seen = f"{who} of query {state.query_id!r}, {where}, {last},"
     if at_work is None:
         return DriverAliveError(

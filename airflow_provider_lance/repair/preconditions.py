@@ -1,4 +1,4 @@
-"""What a healing stands on, read at the newest version, and the words in which it refuses."""
+"""What a repairing stands on, read at the newest version, and the words in which it refuses."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from airflow_provider_lance.protocol.model import (
 )
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.watermark import exact_watermark
-from airflow_provider_lance.repair.liveness import refuse_living, seen_from_here
+from airflow_provider_lance.repair.liveness import refuse_live_driver, seen_from_here
 from airflow_provider_lance.repair.restores import refuse_undone
 from airflow_provider_lance.supervision.driver_reports import report_location
 
-__all__ = ["Grounds", "gap_error", "known_query", "look_again"]
+__all__ = ["Preconditions", "check_preconditions", "gap_error", "known_query"]
 
 
-class Grounds:
+class Preconditions:
     """One query at one version: who owns it, and what is proven of its epochs."""
 
     def __init__(
@@ -45,10 +45,10 @@ class Grounds:
         state: QueryState,
         owner: Owner,
         storage: Mapping[str, str] | None,
-        reach: str = "",
+        connection_arguments: str = "",
     ) -> None:
         self.port, self.state, self.owner = port, state, owner
-        self._storage, self._reach = storage, reach
+        self._storage, self._connection_arguments = storage, connection_arguments
         self._drivers: tuple[DriverSeen, ...] = ()
 
     @property
@@ -59,7 +59,11 @@ class Grounds:
     def command(self, *verb: str, options: Sequence[str] = ()) -> str:
         """Return what to type for this query."""
         return _typed(
-            *verb, uri=self.port.uri, query=self.query_id, options=options, reach=self._reach
+            *verb,
+            uri=self.port.uri,
+            query=self.query_id,
+            options=options,
+            connection_arguments=self._connection_arguments,
         )
 
     def watermark(self) -> Watermark:
@@ -71,7 +75,9 @@ class Grounds:
         refuse_undone(self.port, mark)
         return mark
 
-    def refuse_living(self, location: str, *others: str, proven_dead: bool, command: str) -> None:
+    def refuse_live_driver(
+        self, location: str, *others: str, proven_dead: bool, command: str
+    ) -> None:
         """Raise unless every driver that can be seen, also by its reports, is gone.
 
         :param location: the owner's checkpoint, beside which drivers leave their reports.
@@ -83,7 +89,7 @@ class Grounds:
         places = dict.fromkeys((location, *others))
         reports = [self._reports(each, optional=proven_dead) for each in places]
         self._drivers = seen_from_here(self.state, *reports)
-        refuse_living(self.state, self._drivers, proven_dead=proven_dead, command=command)
+        refuse_live_driver(self.state, self._drivers, proven_dead=proven_dead, command=command)
 
     @property
     def heard(self) -> int:
@@ -92,7 +98,7 @@ class Grounds:
         What it told before its claim may be of an older generation.
         """
         own = [each for each in self._drivers if each.is_of(self.owner.driver)]
-        said = [each.pulse.watermark for each in own if each.pulse and each.pulse.token]
+        said = [each.heartbeat.watermark for each in own if each.heartbeat and each.heartbeat.token]
         said += [each.summary.watermark for each in own if each.summary]
         return max((each for each in said if each is not None), default=NO_EPOCH)
 
@@ -139,26 +145,29 @@ class Grounds:
         """Return the owner's driver under a run id of its own.
 
         All else stays the dead driver's: whoever watches its launch goes on seeing a driver that is
-        gone, not a query that somebody took; and a healing that is killed in the middle leaves an
+        gone, not a query that somebody took; and a repairing that is killed in the middle leaves an
         owner that is proven dead by the same process. The run id is like no other, since an owner
         is told from another by all its fields.
         """
         return replace(self.owner.driver, run_id=f"{what} by {by or 'nobody'} {uuid4().hex[:8]}")
 
 
-def look_again(
-    port: DatasetPort, query_id: str, storage_options: Mapping[str, str] | None, reach: str
-) -> Grounds:
+def check_preconditions(
+    port: DatasetPort,
+    query_id: str,
+    storage_options: Mapping[str, str] | None,
+    connection_arguments: str,
+) -> Preconditions:
     """Open the newest version and read the query there.
 
-    :param reach: what a command needs to reach the store, for the messages.
+    :param connection_arguments: what a command needs to reach the store, for the messages.
     :raises SpecError: the dataset does not know the query.
     :raises ProtocolVersionError: another tool's query, or a newer protocol.
     """
     port = port.latest()
     state = known_query(port, query_id)
     assert state.owner is not None
-    return Grounds(port, state, state.owner, storage_options, reach)
+    return Preconditions(port, state, state.owner, storage_options, connection_arguments)
 
 
 def known_query(port: DatasetPort, query_id: str) -> QueryState:
@@ -188,11 +197,11 @@ def gap_error(
     mark: Watermark,
     in_doubt: int | None = None,
     *,
-    reach: str = "",
+    connection_arguments: str = "",
 ) -> HistoryGapError:
     """Return the error for a watermark that is not proven."""
     query = state.query_id
-    how = {"uri": port.uri, "query": query, "reach": reach}
+    how = {"uri": port.uri, "query": query, "reach": connection_arguments}
     seen = (
         f"{mark.missing or 'some'} of the versions of {port.uri} after {state.folded_version} were "
         f"cleaned up, so epoch {mark.epoch} is only a lower bound of query {query!r}'s watermark"
@@ -209,5 +218,9 @@ def gap_error(
     )
 
 
-def _typed(*verb: str, uri: str, query: str, options: Sequence[str] = (), reach: str = "") -> str:
-    return command_line(*verb, uri, query, *options, "--yes", reach=reach)
+def _typed(
+    *verb: str, uri: str, query: str, options: Sequence[str] = (), connection_arguments: str = ""
+) -> str:
+    return command_line(
+        *verb, uri, query, *options, "--yes", connection_arguments=connection_arguments
+    )

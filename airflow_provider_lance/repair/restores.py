@@ -9,15 +9,15 @@ from airflow_provider_lance.protocol.port import DatasetPort
 __all__ = ["refuse_undone"]
 
 
-def refuse_undone(port: DatasetPort, mark: Watermark) -> None:
+def refuse_undone(port: DatasetPort, watermark: Watermark) -> None:
     """Raise if rows of epochs are gone, or may be, although history has or had the epochs.
 
     :raises DatasetRestoredError: with the versions to look at.
     """
-    if mark.undone_by is None or not mark.may_lack_epochs:
+    if watermark.undone_by is None or not watermark.may_lack_epochs:
         return
-    version, restored = mark.undone_by
-    epochs = [stamp.epoch_id for stamp in mark.undone]
+    version, restored = watermark.undone_by
+    epochs = [stamp.epoch_id for stamp in watermark.undone]
     took = f"took epochs {epochs[0]} to {epochs[-1]} with it" if epochs else "may have taken epochs"
     raise DatasetRestoredError(
         f"version {version} of {port.uri} brought version {restored} back, and {took}: nothing is "

@@ -1,4 +1,4 @@
-"""What a healing did, or would do."""
+"""What a repairing did, or would do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from airflow_provider_lance.maintenance.dataset_metrics import camel
 
-__all__ = ["Action", "Healed", "Write"]
+__all__ = ["Action", "RepairResult", "Write"]
 
 
 class Action(StrEnum):
-    """The five things that are healed; two of them only because somebody said so."""
+    """The five things that are repaired; two of them only because somebody said so."""
 
     FOLD = "fold"
     RELEASE = "release"
@@ -36,7 +36,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Healed:
+class RepairResult:
     """The result: whether anything was written, and how the query stands now.
 
     With ``dry_run`` nothing was, and ``writes`` says what would be; ``version``, ``watermark``,

@@ -19,15 +19,15 @@ from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import assess, corrupt_error
 from airflow_provider_lance.protocol.checkpoint_files import checksum_path
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.files import ArrowFiles, open_files
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.proof import changed_ends
 from airflow_provider_lance.protocol.watermark import known_done
 from airflow_provider_lance.repair.dry_run import planned_writes
-from airflow_provider_lance.repair.force_release import claim_and_release
-from airflow_provider_lance.repair.preconditions import gap_error, look_again
-from airflow_provider_lance.repair.result import Action, Healed
+from airflow_provider_lance.repair.force_release import force_release
+from airflow_provider_lance.repair.preconditions import check_preconditions, gap_error
+from airflow_provider_lance.repair.result import Action, RepairResult
 from airflow_provider_lance.repair.rewrite import plan_rewrite
 
 __all__ = ["set_files_aside"]
@@ -40,11 +40,11 @@ def set_files_aside(
     by: str,
     checkpoint_location: str | None = None,
     storage_options: Mapping[str, str] | None = None,
-    reach: str = "",
+    connection_arguments: str = "",
     proven_dead: bool = False,
     dry_run: bool = False,
     backoff: Backoff | None = None,
-) -> Healed:
+) -> RepairResult:
     """Move files of a query's checkpoint into its folder `set-aside`; none is deleted.
 
     These are files that are corrupt, and offset files that say another end than their epochs'
@@ -55,7 +55,7 @@ def set_files_aside(
 
     :param by: who asks, for the owner record.
     :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
-    :param reach: what a command needs to reach the store, for the messages.
+    :param connection_arguments: what a command needs to reach the store, for the messages.
     :param proven_dead: the caller knows by other means that no driver of the query is at work.
     :raises CheckpointCorruptError: nothing proves that Spark can do without them.
     :raises CheckpointMismatchError: another checkpoint lies there, or none; or the dataset does not
@@ -68,13 +68,13 @@ def set_files_aside(
     :raises TransientError: a store refused too often. What was moved by then stays so, Spark still
         refuses to start, and the same call goes on.
     """
-    grounds = look_again(port, query_id, storage_options, reach)
-    port, state, owner = grounds.port, grounds.state, grounds.owner
+    preconditions = check_preconditions(port, query_id, storage_options, connection_arguments)
+    port, state, owner = preconditions.port, preconditions.state, preconditions.owner
     location = checkpoint_location or owner.driver.checkpoint_location
-    sure = grounds.command("resolve", "files", options=["--proven-dead"])
-    grounds.refuse_living(location, proven_dead=proven_dead, command=sure)
+    sure = preconditions.command("resolve", "files", options=["--proven-dead"])
+    preconditions.refuse_live_driver(location, proven_dead=proven_dead, command=sure)
     files = open_files(location, storage_options)
-    checkpoint = grounds.checkpoint(location)
+    checkpoint = preconditions.checkpoint(location)
     if checkpoint.id != owner.driver.checkpoint_id:
         raise CheckpointMismatchError(
             f"query {query_id!r} in {port.uri} belongs to checkpoint {owner.driver.checkpoint_id} "
@@ -82,15 +82,15 @@ def set_files_aside(
             f"{f'id {checkpoint.id}' if checkpoint.id else 'no checkpoint'}. Name the place where "
             "it is now with --checkpoint"
         )
-    mark = grounds.watermark()
+    mark = preconditions.watermark()
     in_doubt = checkpoint.in_flight
     if mark.missing and in_doubt is not None and in_doubt > mark.epoch:
-        raise gap_error(port, state, mark, in_doubt, reach=reach)
+        raise gap_error(port, state, mark, in_doubt, connection_arguments=connection_arguments)
     watermark = max(mark.epoch, checkpoint.committed) if mark.missing else mark.epoch
     done = max(watermark, checkpoint.committed, known_done(state))
     rewrite = plan_rewrite(files, checkpoint, changed_ends(checkpoint, state, mark), done)
     found = None if rewrite else assess(files, checkpoint, watermark)
-    healed = Healed(
+    repaired = RepairResult(
         action=Action.FILES,
         uri=port.uri,
         query_id=query_id,
@@ -104,7 +104,14 @@ def set_files_aside(
         dry_run=dry_run,
     )
     if found and not found.set_aside:
-        raise corrupt_error(found, checkpoint, port.uri, query_id, known=True, reach=reach)
+        raise corrupt_error(
+            found,
+            checkpoint,
+            port.uri,
+            query_id,
+            known=True,
+            connection_arguments=connection_arguments,
+        )
     # Not beside them: Spark refuses to plan epoch 0 while `offsets` holds anything (seen on 4.3).
     folder = f"set-aside/{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     if rewrite:
@@ -117,20 +124,20 @@ def set_files_aside(
         paths, reason = found.set_aside, found.reason
         what = f"{', '.join(paths)} set aside"
     else:
-        return healed
+        return repaired
     moves = {path: f"{folder}/{path}" for path in paths}
-    healed = replace(healed, sentence=f"{what} by {by}; {reason}", moves=moves)
-    driver = grounds.driver(what, by)
+    repaired = replace(repaired, sentence=f"{what} by {by}; {reason}", moves=moves)
+    driver = preconditions.driver(what, by)
     if dry_run:
         plan = planned_writes(port, state, driver, replace(mark, epoch=watermark))
-        return replace(healed, writes=tuple(plan))
-    policy = Policy(backoff=backoff or Backoff())
+        return replace(repaired, writes=tuple(plan))
+    policy = CommitPolicy(backoff=backoff or Backoff())
     try:
-        port, state = claim_and_release(
+        port, state = force_release(
             port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
         )
     except HistoryGapError as error:
-        raise gap_error(port, state, mark, reach=reach) from error
+        raise gap_error(port, state, mark, connection_arguments=connection_arguments) from error
     # Only now can nobody land an epoch any more that would be one of these files'.
     current = (
         rewrite.is_current(files)
@@ -149,7 +156,7 @@ def set_files_aside(
         _move(files, moves)
     token = state.owner.token if state.owner else None
     return replace(
-        healed, changed=True, version=port.version, watermark=state.watermark, token=token
+        repaired, changed=True, version=port.version, watermark=state.watermark, token=token
     )
 
 

@@ -14,11 +14,11 @@ from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.spark.casts import with_negative_zeros
 from airflow_provider_lance.spark.writer import WriteTask
 
-__all__ = ["Gathered", "gather", "gather_rows"]
+__all__ = ["CollectedFragments", "gather", "gather_rows"]
 
 
 @dataclass(frozen=True)
-class Gathered:
+class CollectedFragments:
     """An epoch, written: its fragments, and the keys of an upsert."""
 
     fragments: list[Any]
@@ -28,7 +28,7 @@ class Gathered:
     bytes: int
 
 
-def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> Gathered:
+def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedFragments:
     """Put the tasks' messages together on the driver; write what the small partitions sent.
 
     :raises RowsRefusedError: a value does not fit, or a merge key is null or there twice.
@@ -58,10 +58,10 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> Gathered:
         deletes, size = deletes + rest.deletes, size + rest.bytes
         keys += [rest.keys] if rest.keys is not None else []
     all_keys = pa.concat_tables(keys) if keys else None
-    return Gathered(fragments, _usable(all_keys), rows, deletes, size)
+    return CollectedFragments(fragments, _usable(all_keys), rows, deletes, size)
 
 
-def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> Gathered:
+def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
     """Write an epoch that is on the driver as a whole.
 
     :raises RowsRefusedError: as :func:`gather` does.
@@ -70,10 +70,10 @@ def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> Gathered:
     return replace(written, keys=_usable(written.keys))
 
 
-def _write_here(rows: pa.Table, task: WriteTask, dataset: Any) -> Gathered:
+def _write_here(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
     added, keys, deletes = task.split(rows)
     fragments = task.write(added.to_reader(), dataset) if added.num_rows else []
-    return Gathered(fragments, keys, rows.num_rows, deletes, added.nbytes)
+    return CollectedFragments(fragments, keys, rows.num_rows, deletes, added.nbytes)
 
 
 def _from_ipc(content: bytes) -> pa.Table:

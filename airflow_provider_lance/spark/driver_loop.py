@@ -10,10 +10,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import LanceStreamError, TerminalError
 from airflow_provider_lance.protocol.model import StopNote
-from airflow_provider_lance.spark.heartbeat import Heartbeat
+from airflow_provider_lance.spark.heartbeat import HeartbeatWriter
 from airflow_provider_lance.spark.sink import LanceSink
 
-__all__ = ["Supervision"]
+__all__ = ["DriverLoop"]
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _POLL_SECONDS = 10.0
 """How often an idle driver opens the dataset; a busy one sees a stop request at its commits."""
 
 
-class Supervision:
+class DriverLoop:
     """Watches a query from the driver's main thread, which goes on while an epoch hangs."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Supervision:
         session: SparkSession,
         query: StreamingQuery,
         sink: LanceSink,
-        heartbeat: Heartbeat,
+        heartbeat: HeartbeatWriter,
         stop_grace: float,
     ) -> None:
         """Begin to watch.

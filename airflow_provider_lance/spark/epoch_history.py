@@ -11,14 +11,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import utc_now
-from airflow_provider_lance.spark.run_metrics import EpochReport, Totals
+from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
 
-__all__ = ["Recent", "WatchedTotals"]
+__all__ = ["EpochHistory", "WatchedTotals"]
 
 _MOST = 60
 
 
-class Recent:
+class EpochHistory:
     """Remembers the last 60 epochs that were committed; Spark's part is joined by its batch id."""
 
     def __init__(self) -> None:
@@ -68,15 +68,15 @@ class Recent:
 
 
 @dataclass(frozen=True, slots=True)
-class WatchedTotals(Totals):
+class WatchedTotals(RunMetrics):
     """Totals that tell of each epoch as it is added, between two looks of a watcher, too."""
 
     watcher: Callable[[EpochReport], None] = lambda report: None
 
-    def plus(self, report: EpochReport) -> Totals:
+    def plus(self, report: EpochReport) -> RunMetrics:
         """Return the totals with one more epoch in them."""
         self.watcher(report)
-        return Totals.plus(self, report)  # `super()` does not work in a class with slots
+        return RunMetrics.plus(self, report)  # `super()` does not work in a class with slots
 
 
 def _older(query: StreamingQuery, newest: int, joined: int) -> Iterator[Mapping[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Forecast", "Size"]
+__all__ = ["EpochSizeEstimate", "Size"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class Size:
     bytes: int
 
 
-class Forecast:
+class EpochSizeEstimate:
     """Expects of an epoch what came per second before it, for the seconds since.
 
     A stream that stood still finds a backlog when it goes on, so the size of the last epoch alone

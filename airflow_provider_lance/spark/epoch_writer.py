@@ -11,8 +11,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 
-from airflow_provider_lance.spark.collect_fragments import Gathered, gather, gather_rows
-from airflow_provider_lance.spark.epoch_size_estimate import Forecast, Size
+from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather, gather_rows
+from airflow_provider_lance.spark.epoch_size_estimate import EpochSizeEstimate, Size
 from airflow_provider_lance.spark.tuning import BatchRows
 from airflow_provider_lance.spark.worker_error import named_by_worker
 from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
@@ -41,11 +41,11 @@ class EpochWriter:
 
     def __init__(self, task: WriteTask) -> None:
         self.task = task
-        self._forecast = Forecast()
+        self._forecast = EpochSizeEstimate()
         self._batch_rows = BatchRows()
         self._collects = True
 
-    def write(self, df: DataFrame, dataset: Any) -> Gathered:
+    def write(self, df: DataFrame, dataset: Any) -> CollectedFragments:
         """Write one epoch.
 
         :param df: the micro-batch, with the columns that the task's ``split`` takes.
@@ -58,7 +58,7 @@ class EpochWriter:
         self._forecast.note(began, Size(written.rows, written.bytes))
         return written
 
-    def _directly(self, df: DataFrame, dataset: Any, began: float) -> Gathered | None:
+    def _directly(self, df: DataFrame, dataset: Any, began: float) -> CollectedFragments | None:
         expected = self._forecast.at(began)
         if not self._collects or expected is None or not self._is_small(expected):
             return None
@@ -81,7 +81,7 @@ class EpochWriter:
     def _is_small(self, expected: Size) -> bool:
         return expected.rows <= self.task.small_epoch_rows and expected.bytes <= _DIRECT_BYTES
 
-    def _on_executors(self, df: DataFrame, dataset: Any) -> Gathered:
+    def _on_executors(self, df: DataFrame, dataset: Any) -> CollectedFragments:
         if (last := self._forecast.last) and last.rows:
             self._batch_rows.fit(df, last.bytes / last.rows)
         try:

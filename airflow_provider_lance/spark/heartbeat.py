@@ -15,12 +15,12 @@ from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.spark.activity import Activity
-from airflow_provider_lance.spark.epoch_history import Recent, WatchedTotals
+from airflow_provider_lance.spark.epoch_history import EpochHistory, WatchedTotals
 from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.supervision.driver_reports import write_heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
-__all__ = ["Heartbeat"]
+__all__ = ["HeartbeatWriter"]
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _QUIET_SECONDS = 10.0
 """How long an unchanged heartbeat stands before it is written again, as a sign of life."""
 
 
-class Heartbeat:
+class HeartbeatWriter:
     """Writes one small JSON document when there is news, and now and then when there is none."""
 
     def __init__(self, files: Files, launch_id: str, session: SparkSession, sink: LanceSink):
@@ -42,7 +42,7 @@ class Heartbeat:
             "start": process.start,
             "launchedBy": sink.launched_by,
         }
-        self._activity, self._recent = Activity(), Recent()
+        self._activity, self._recent = Activity(), EpochHistory()
         sink.totals = WatchedTotals(watcher=self._recent.add)
         self._written: tuple[Any, ...] | None = None
         self._written_at = 0.0

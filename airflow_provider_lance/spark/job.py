@@ -24,10 +24,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.spark.application import message_of, read_spec, start_logging
-from airflow_provider_lance.spark.driver_loop import Supervision
+from airflow_provider_lance.spark.driver_loop import DriverLoop
 from airflow_provider_lance.spark.failures import named_failure, named_user_failure
 from airflow_provider_lance.spark.files import HadoopFiles
-from airflow_provider_lance.spark.heartbeat import Heartbeat
+from airflow_provider_lance.spark.heartbeat import HeartbeatWriter
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, Source
 from airflow_provider_lance.supervision.driver_reports import (
@@ -104,14 +104,14 @@ def _run(session: SparkSession, spec: JobSpec, sink: LanceSink | None) -> tuple[
     began = time.monotonic()
     sink = sink or LanceSink(spec.sink, launch_id=spec.launch_id, launched_by=spec.launched_by)
     query: StreamingQuery | None = None
-    heartbeat: Heartbeat | None = None
-    supervision: Supervision | None = None
+    heartbeat: HeartbeatWriter | None = None
+    supervision: DriverLoop | None = None
     error: BaseException | None = None
     try:
         files = HadoopFiles(session, report_location(spec.sink.checkpoint_location))
-        heartbeat = Heartbeat(files, spec.launch_id, session, sink)
+        heartbeat = HeartbeatWriter(files, spec.launch_id, session, sink)
         query = sink.start(_dataframe(session, spec), **_trigger(spec.trigger))
-        supervision = Supervision(session, query, sink, heartbeat, spec.stop_grace)
+        supervision = DriverLoop(session, query, sink, heartbeat, spec.stop_grace)
         supervision.wait()
     except BaseException as caught:  # SystemExit in a user's function has a summary, too
         error = _cause(caught, sink)
@@ -216,7 +216,7 @@ def _summary(
     *,
     error: BaseException | None,
     query: StreamingQuery | None = None,
-    supervision: Supervision | None = None,
+    supervision: DriverLoop | None = None,
     stopped: bool = False,
     released: bool = False,
     seconds: float = 0.0,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from airflow_provider_lance.protocol.decision import Decision
 
-__all__ = ["EpochReport", "Totals"]
+__all__ = ["EpochReport", "RunMetrics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class EpochReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class RunMetrics:
     """What a sink has committed since it was made."""
 
     epochs: int = 0
@@ -35,7 +35,7 @@ class Totals:
     first_epoch: int | None = None
     last_epoch: int | None = None
 
-    def plus(self, report: EpochReport) -> Totals:
+    def plus(self, report: EpochReport) -> RunMetrics:
         """Return the totals with one more epoch in them."""
         if report.decision in (Decision.SKIP_REPLAY, Decision.RECOVERY_TXN2_ONLY):
             return replace(self, skipped=self.skipped + 1)

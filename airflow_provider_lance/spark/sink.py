@@ -16,10 +16,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import refuse_corrupt
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import (
     EndOffsets,
     Epoch,
@@ -36,7 +36,7 @@ from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_sec
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.fencing_wait import wait_for_end
 from airflow_provider_lance.spark.files import HadoopFiles
-from airflow_provider_lance.spark.run_metrics import EpochReport, Totals
+from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
 from airflow_provider_lance.spark.start import classic_session, driver_of, refuse_trigger
 from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.tuning import spare_size_checks
@@ -44,7 +44,7 @@ from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 from airflow_provider_lance.spec.job import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import report_location
 
-__all__ = ["EpochReport", "LanceSink", "StoppedOnRequestError", "Totals"]
+__all__ = ["EpochReport", "LanceSink", "RunMetrics", "StoppedOnRequestError"]
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class LanceSink:
         *,
         launch_id: str = "",
         launched_by: str = "",
-        on_step: Callable[[Step], None] = lambda step: None,
+        on_step: Callable[[Failpoint], None] = lambda step: None,
         **given: Any,
     ) -> None:
         if options is not None and given:
@@ -91,7 +91,7 @@ class LanceSink:
         self.committer: Committer | None = None
         self.error: BaseException | None = None
         """What ended the last epoch, unwrapped: Spark reports it as text only."""
-        self.totals = Totals()
+        self.totals = RunMetrics()
         """What this run has committed so far."""
         self.last: EpochReport | None = None
         self.epoch_in_progress: int | None = None
@@ -187,7 +187,7 @@ class LanceSink:
         def look() -> Any:
             return read_checkpoint(options.checkpoint_location, files, with_ends=True)
 
-        policy = Policy(
+        policy = CommitPolicy(
             watermark_every=options.watermark_every,
             new_generation=options.new_generation,
             on_history_gap=options.on_history_gap,

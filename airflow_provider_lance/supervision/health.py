@@ -1,6 +1,6 @@
 """What state a stream is in: one pure function of what a look at it showed.
 
-Everyone who says how a stream is doing calls :func:`tell`. Durations are seconds and add up times
+Everything that reports on a stream calls :func:`evaluate`. Durations are seconds and add up times
 of one clock each, the driver's own or the observer's, so that skewed clocks change no verdict.
 """
 
@@ -15,9 +15,9 @@ from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.model import NO_EPOCH, Owner, OwnerState, StopNote
 from airflow_provider_lance.supervision.driver_log import LastError, is_certain
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 
-__all__ = ["Health", "Limits", "Sight", "StreamState", "is_suspect", "tell"]
+__all__ = ["DriverObservation", "Health", "Limits", "StreamState", "evaluate", "is_suspect"]
 
 
 _LONG_SECONDS = 30.0
@@ -69,14 +69,14 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class DriverObservation:
     """What one look showed.
 
     ``alive`` is ``None`` where it cannot be told, as for a process of another host. ``age`` counts
     from the launch and ``silent`` from the newest heartbeat, both on the observer's clock.
-    ``blind`` says that this observer can never read the driver's heartbeats. ``exit_status`` is
-    spark-submit's where its keeper noted one, or the cluster's; negative for a signal.
-    ``last_error`` is the newest in the log of a driver that is gone, where that can be read.
+    ``reports_unreadable`` says that this observer can never read the driver's heartbeats.
+    ``exit_status`` is spark-submit's where its wrapper noted one, or the cluster's; negative for a
+    signal. ``last_error`` is the newest in the log of a driver that is gone, where it can be read.
     ``checkpoint``, ``owner`` and ``stop_note`` are only looked at when :func:`is_suspect` says so.
     """
 
@@ -85,8 +85,8 @@ class Sight:
     alive: bool | None
     age: float
     silent: float = 0.0
-    pulse: Pulse | None = None
-    blind: bool = False
+    heartbeat: Heartbeat | None = None
+    reports_unreadable: bool = False
     summary: Summary | None = None
     exit_status: int | None = None
     last_error: LastError | None = None
@@ -112,30 +112,30 @@ class Health:
         return f"{self.state}: {self.reason}"
 
 
-def is_suspect(sight: Sight, limits: Limits) -> bool:
+def is_suspect(observation: DriverObservation, limits: Limits) -> bool:
     """Tell whether heartbeat and process alone are not enough for a verdict; pure."""
-    if sight.summary is not None:
+    if observation.summary is not None:
         return False
-    if sight.alive is False:
+    if observation.alive is False:
         return True
-    if sight.pulse is None:
-        return sight.age >= limits.start
-    return sight.silent >= limits.silence or _held(sight) >= limits.stall
+    if observation.heartbeat is None:
+        return observation.age >= limits.start
+    return observation.silent >= limits.silence or _held(observation) >= limits.stall
 
 
-def tell(sight: Sight, limits: Limits) -> Health:
+def evaluate(observation: DriverObservation, limits: Limits) -> Health:
     """Return a stream's state; pure."""
-    if sight.summary is not None:
-        return _last_word(sight.summary)
-    if fenced := _fenced(sight):
+    if observation.summary is not None:
+        return _last_word(observation.summary)
+    if fenced := _fenced(observation):
         return fenced
-    if sight.alive is False:
-        return _gone(sight)
-    if sight.pulse is None:
-        return _although_asked(_unheard(sight, limits), sight.stop_note)
-    if stalled := _stalled(sight, limits):
-        return _although_asked(stalled, sight.stop_note)
-    return _living(sight, sight.pulse)
+    if observation.alive is False:
+        return _gone(observation)
+    if observation.heartbeat is None:
+        return _despite_stop_request(_unheard(observation, limits), observation.stop_note)
+    if stalled := _stalled(observation, limits):
+        return _despite_stop_request(stalled, observation.stop_note)
+    return _living(observation, observation.heartbeat)
 
 
 def _last_word(summary: Summary) -> Health:
@@ -153,15 +153,15 @@ def _last_word(summary: Summary) -> Health:
     return Health(StreamState.FAILED, reason, restartable=not issubclass(error, TerminalError))
 
 
-def _fenced(sight: Sight) -> Health | None:
-    owner = sight.owner
-    if owner is None or owner.driver.launch_id == sight.launch_id:
+def _fenced(observation: DriverObservation) -> Health | None:
+    owner = observation.owner
+    if owner is None or owner.driver.launch_id == observation.launch_id:
         return None
-    token = sight.pulse.token if sight.pulse else None
+    token = observation.heartbeat.token if observation.heartbeat else None
     if token is not None:
         newer = owner.token > token
     else:  # it never claimed, or left no heartbeat that says so
-        newer = owner.state is OwnerState.ACTIVE and _is_later(owner.time, sight.launched_at)
+        newer = owner.state is OwnerState.ACTIVE and _is_later(owner.time, observation.launched_at)
     if not newer:
         return None
     who = owner.driver.launched_by or owner.driver.launch_id or f"run {owner.driver.run_id}"
@@ -170,19 +170,21 @@ def _fenced(sight: Sight) -> Health | None:
     )
 
 
-def _gone(sight: Sight) -> Health:
-    last = _last_seen(sight)
-    if sight.stop_note is not None:
-        who = sight.stop_note.by
+def _gone(observation: DriverObservation) -> Health:
+    last = _last_seen(observation)
+    if observation.stop_note is not None:
+        who = observation.stop_note.by
         reason = f"asked to{_by(who)}, and killed before it released the query{last}"
         return Health(StreamState.STOPPED, reason, asked_by=who)
-    if sight.exit_status == 0 and (sight.pulse is None or sight.pulse.state == "ended"):
+    if observation.exit_status == 0 and (
+        observation.heartbeat is None or observation.heartbeat.state == "ended"
+    ):
         reason = "the driver ended with success; its summary cannot be read from here"
         return Health(StreamState.FINISHED, f"{reason}{last}")
-    how = f" ({_exit(sight.exit_status)})" if sight.exit_status is not None else ""
-    doubt = _in_flight(sight)
-    if sight.last_error and (sight.exit_status or 0) > 0:  # a signal has another cause
-        found = sight.last_error
+    how = f" ({_exit(observation.exit_status)})" if observation.exit_status is not None else ""
+    doubt = _in_flight(observation)
+    if observation.last_error and (observation.exit_status or 0) > 0:  # a signal has another cause
+        found = observation.last_error
         reason = f"{found.message}; the driver ended{how}{last}{doubt}"
         certain = is_certain(found.error)
         state = StreamState.FAILED if certain else StreamState.DEAD
@@ -195,40 +197,46 @@ def _exit(status: int) -> str:
     return f"signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _unheard(sight: Sight, limits: Limits) -> Health:
-    if sight.age < limits.start:
-        return Health(StreamState.STARTING, f"launched {sight.age:.0f} s ago")
-    owner = sight.owner
-    ours = owner is not None and owner.driver.launch_id == sight.launch_id
-    if sight.alive and (sight.blind or ours):
+def _unheard(observation: DriverObservation, limits: Limits) -> Health:
+    if observation.age < limits.start:
+        return Health(StreamState.STARTING, f"launched {observation.age:.0f} s ago")
+    owner = observation.owner
+    ours = owner is not None and owner.driver.launch_id == observation.launch_id
+    if observation.alive and (observation.reports_unreadable or ours):
         held = f", it holds token {owner.token}" if owner and ours else ""
         return Health(StreamState.RUNNING, f"its heartbeats cannot be read from here{held}")
-    if sight.alive:
-        reason = f"the driver runs and gave no heartbeat in {sight.age:.0f} s since its launch"
+    if observation.alive:
+        reason = (
+            f"the driver runs and gave no heartbeat in {observation.age:.0f} s since its launch"
+        )
         return Health(StreamState.STALLED, reason, True)
-    reason = f"no heartbeat in {sight.age:.0f} s since the launch, and its process is out of sight"
+    reason = (
+        f"no heartbeat in {observation.age:.0f} s since the launch, and its process is out of sight"
+    )
     return Health(StreamState.DEAD, reason, True)
 
 
-def _stalled(sight: Sight, limits: Limits) -> Health | None:
-    held, last = _held(sight), _last_seen(sight)
-    hangs = sight.alive is None and sight.silent >= limits.silence
+def _stalled(observation: DriverObservation, limits: Limits) -> Health | None:
+    held, last = _held(observation), _last_seen(observation)
+    hangs = observation.alive is None and observation.silent >= limits.silence
     if hangs:
-        reason = f"no heartbeat for {sight.silent:.0f} s, and its process is out of sight{last}"
+        reason = (
+            f"no heartbeat for {observation.silent:.0f} s, and its process is out of sight{last}"
+        )
         return Health(StreamState.DEAD, reason, True)
     if held < limits.stall:
         return None
-    if sight.checkpoint is None or sight.checkpoint.in_flight is not None:
-        epoch = sight.checkpoint.in_flight if sight.checkpoint else "unknown"
+    if observation.checkpoint is None or observation.checkpoint.in_flight is not None:
+        epoch = observation.checkpoint.in_flight if observation.checkpoint else "unknown"
         reason = f"epoch {epoch} is planned and not committed for {held:.0f} s{last}"
         return Health(StreamState.STALLED, reason, True)
-    if sight.silent >= limits.silence:
-        reason = f"the driver's process is there and silent for {sight.silent:.0f} s{last}"
+    if observation.silent >= limits.silence:
+        reason = f"the driver's process is there and silent for {observation.silent:.0f} s{last}"
         return Health(StreamState.STALLED, reason, True)
     return None
 
 
-def _although_asked(lost: Health, note: StopNote | None) -> Health:
+def _despite_stop_request(lost: Health, note: StopNote | None) -> Health:
     """Return the loss of a driver that was to stop anyway: nobody wants another one."""
     if note is None or not lost.state.lost:
         return lost
@@ -240,35 +248,35 @@ def _by(who: str) -> str:
     return f" by {who}" if who else ""
 
 
-def _living(sight: Sight, pulse: Pulse) -> Health:
-    seen = pulse.watermark
-    mark = "no epoch yet" if seen is None or seen == NO_EPOCH else f"watermark {seen}"
-    if pulse.state == "stopping":
-        return Health(StreamState.STOPPING, f"finishes its epoch, {mark}")
-    if pulse.idle:
-        return Health(StreamState.IDLE, f"nothing to read, {mark}")
-    if _held(sight) < _LONG_SECONDS:
-        return Health(StreamState.RUNNING, mark)
+def _living(observation: DriverObservation, heartbeat: Heartbeat) -> Health:
+    seen = heartbeat.watermark
+    watermark = "no epoch yet" if seen is None or seen == NO_EPOCH else f"watermark {seen}"
+    if heartbeat.state == "stopping":
+        return Health(StreamState.STOPPING, f"finishes its epoch, {watermark}")
+    if heartbeat.idle:
+        return Health(StreamState.IDLE, f"nothing to read, {watermark}")
+    if _held(observation) < _LONG_SECONDS:
+        return Health(StreamState.RUNNING, watermark)
     # Planned nothing: a source may take its time to list what is there, so that is no stall.
-    looks = sight.checkpoint is not None and sight.checkpoint.in_flight is None
+    looks = observation.checkpoint is not None and observation.checkpoint.in_flight is None
     what = "looking for data" if looks else "at work on one epoch"
-    return Health(StreamState.RUNNING, f"{mark}, {what} for {_held(sight):.0f} s")
+    return Health(StreamState.RUNNING, f"{watermark}, {what} for {_held(observation):.0f} s")
 
 
-def _held(sight: Sight) -> float:
+def _held(observation: DriverObservation) -> float:
     """Return how long one epoch, or one silence, has lasted."""
-    return (sight.pulse.busy if sight.pulse else 0.0) + sight.silent
+    return (observation.heartbeat.busy if observation.heartbeat else 0.0) + observation.silent
 
 
-def _last_seen(sight: Sight) -> str:
-    pulse = sight.pulse
-    if pulse is None:
+def _last_seen(observation: DriverObservation) -> str:
+    heartbeat = observation.heartbeat
+    if heartbeat is None:
         return ""
-    return f"; last heartbeat {pulse.time}, watermark {pulse.watermark}"
+    return f"; last heartbeat {heartbeat.time}, watermark {heartbeat.watermark}"
 
 
-def _in_flight(sight: Sight) -> str:
-    epoch = sight.checkpoint.in_flight if sight.checkpoint else None
+def _in_flight(observation: DriverObservation) -> str:
+    epoch = observation.checkpoint.in_flight if observation.checkpoint else None
     return "" if epoch is None else f", epoch {epoch} in flight"
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
-__all__ = ["Pulse"]
+__all__ = ["Heartbeat"]
 
 _FILES = "numFilesOutstanding"
 """Spark's word for the files that a file source has found and not read yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class Heartbeat:
     """One heartbeat. Whatever it lacks is ``None``; ``busy`` is in seconds, 0 while idle."""
 
     time: str

@@ -11,7 +11,7 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.option_parsers import travelled
 
-__all__ = ["RestartPolicy", "Restarts"]
+__all__ = ["RestartHistory", "RestartPolicy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class RestartPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Restarts:
+class RestartHistory:
     """The restarts of one task try so far.
 
     ``fruitless`` counts those since an epoch was committed or a driver stayed healthy, ``step``

@@ -35,7 +35,7 @@ from airflow_provider_lance.testing.conflicts import (
     touched_by,
 )
 
-__all__ = ["Fault", "MemoryDataset", "MemoryDatasetPort"]
+__all__ = ["Fault", "InMemoryDataset", "InMemoryDatasetPort"]
 
 
 class Fault(StrEnum):
@@ -54,7 +54,7 @@ class Fault(StrEnum):
     """
 
 
-class MemoryDataset:
+class InMemoryDataset:
     """A dataset in memory, shared by any number of ports and threads."""
 
     def __init__(self, uri: str = "memory://dataset", config: Mapping[str, str] | None = None):
@@ -73,9 +73,9 @@ class MemoryDataset:
         self._files: set[int] = set()
         self._late: Callable[[], None] | None = None
 
-    def open(self, version: int | None = None) -> MemoryDatasetPort:
+    def open(self, version: int | None = None) -> InMemoryDatasetPort:
         """Return a port at the newest version, or at the one named."""
-        return MemoryDatasetPort(self, version or self._head)
+        return InMemoryDatasetPort(self, version or self._head)
 
     @property
     def version(self) -> int:
@@ -247,10 +247,10 @@ class MemoryDataset:
             self._next_fragment += 1
 
 
-class MemoryDatasetPort:
-    """A handle on a :class:`MemoryDataset` that stands at one version."""
+class InMemoryDatasetPort:
+    """A handle on a :class:`InMemoryDataset` that stands at one version."""
 
-    def __init__(self, dataset: MemoryDataset, version: int) -> None:
+    def __init__(self, dataset: InMemoryDataset, version: int) -> None:
         found = dataset.at(version)
         if found is None:
             raise DatasetNotFoundError(f"version {version} of {dataset.uri} was cleaned up")
@@ -279,14 +279,14 @@ class MemoryDatasetPort:
 
     @property
     def layout(self) -> object:
-        """Return the schema's number; :meth:`MemoryDataset.alter` raises it."""
+        """Return the schema's number; :meth:`InMemoryDataset.alter` raises it."""
         return self._layout
 
-    def latest(self) -> MemoryDatasetPort:
+    def latest(self) -> InMemoryDatasetPort:
         """Return a handle at the newest version."""
         return self._dataset.open()
 
-    def at(self, version: int) -> MemoryDatasetPort | None:
+    def at(self, version: int) -> InMemoryDatasetPort | None:
         """Return a handle at a version, ``None`` if it was cleaned up."""
         return self._dataset.open(version) if self._dataset.at(version) else None
 
@@ -305,7 +305,7 @@ class MemoryDatasetPort:
         """Return what identifies the first fragment."""
         return min(self._found.fragments, default=None)
 
-    def added_since(self, earlier: MemoryDatasetPort) -> object | None:
+    def added_since(self, earlier: InMemoryDatasetPort) -> object | None:
         """Return what identifies the newest fragment that an earlier version lacks."""
         return max(self._found.fragments.keys() - earlier._found.fragments.keys(), default=None)
 
@@ -331,7 +331,7 @@ class MemoryDatasetPort:
 
     def commit(
         self, change: Change, properties: Mapping[str, str] | None = None
-    ) -> MemoryDatasetPort:
+    ) -> InMemoryDatasetPort:
         """Commit one change on top of this version; see :class:`.port.DatasetPort`."""
         landed = self._dataset.commit(self._version, change, properties or {}, self._found)
         return self._dataset.open(landed)

@@ -20,7 +20,7 @@ from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition,
 from airflow_provider_lance.triggers.poll import Teller, subscribe
 from airflow_provider_lance.triggers.threads import Pool, in_thread
 from airflow_provider_lance.triggers.watermark_follower import (
-    Sight,
+    WatermarkSnapshot,
     describe,
     is_another,
     ownership,
@@ -117,25 +117,25 @@ class LanceEpochEventTrigger(BaseEventTrigger):
         ) as looks:
             while True:
                 try:
-                    sight = await looks.next()
+                    snapshot = await looks.next()
                     if count.advance is None:
-                        count.start(await told.recall(sight))
-                    advance = await count.read(sight)
+                        count.start(await told.recall(snapshot))
+                    advance = await count.read(snapshot)
                 except LanceStreamError as error:
                     # Terminal ones too: Airflow starts a watcher that fails anew, without a pause.
                     teller.say(
                         type(error), logging.WARNING, "No answer yet; asking again. error=%s", error
                     )
                     continue
-                found = describe(sight.watermark)
+                found = describe(snapshot.watermark)
                 teller.say(found, logging.INFO, "Watching for %s. %s", self.condition, found)
                 if advance and self.condition.is_met(advance):
-                    yield TriggerEvent(self._payload(advance, sight))
+                    yield TriggerEvent(self._payload(advance, snapshot))
                     count.start(advance.to)
                     await asyncio.sleep(_HANDED_OVER)
                     await told.keep(advance.to)
 
-    def _payload(self, advance: Advance, sight: Sight) -> dict[str, Any]:
+    def _payload(self, advance: Advance, snapshot: WatermarkSnapshot) -> dict[str, Any]:
         return {
             "uri": self.uri,
             "queryId": self.query_id,
@@ -145,7 +145,7 @@ class LanceEpochEventTrigger(BaseEventTrigger):
             "epochs": max(advance.epochs, 1),
             "fromEpoch": advance.since.epoch,
             "fromVersion": advance.since.version,
-            "committedAt": sight.watermark.committed_at if sight.watermark else None,
+            "committedAt": snapshot.watermark.committed_at if snapshot.watermark else None,
             "rowsExact": advance.exact,
         }
 
@@ -163,14 +163,14 @@ class _Count:
         self.advance = Advance(mark, mark) if mark else None
         self._read_to = mark.version if mark else 0
 
-    async def read(self, sight: Sight) -> Advance | None:
+    async def read(self, snapshot: WatermarkSnapshot) -> Advance | None:
         """Count up to what a look saw; ``None`` while there is nothing to count.
 
         :raises StorageUnavailableError: the store did not answer; what was counted stays counted.
         """
-        if self.advance is None or sight.port is None or sight.watermark is None:
+        if self.advance is None or snapshot.port is None or snapshot.watermark is None:
             return None
-        now, before = _mark(sight), self.advance.to
+        now, before = _mark(snapshot), self.advance.to
         if now.version < self._read_to or is_another(
             (before.token, before.run_id), (now.token, now.run_id)
         ):
@@ -178,7 +178,7 @@ class _Count:
         while self._read_to < now.version:
             upto = min(self._read_to + _CHUNK, now.version)
             epochs, rows, missing = await in_thread(
-                Pool.LOOKS, tally, sight.port, self._query_id, self._read_to, upto
+                Pool.LOOKS, tally, snapshot.port, self._query_id, self._read_to, upto
             )
             self._read_to, known = upto, self.advance
             self.advance = replace(
@@ -191,13 +191,13 @@ class _Count:
         return self.advance
 
 
-def _mark(sight: Sight) -> Mark:
+def _mark(snapshot: WatermarkSnapshot) -> Mark:
     """Return up to where a look saw."""
-    token, run_id = ownership(sight.state)
+    token, run_id = ownership(snapshot.state)
     return Mark(
-        version=sight.version,
-        epoch=sight.watermark.epoch if sight.watermark else NO_EPOCH,
-        generation=sight.state.generation if sight.state else 0,
+        version=snapshot.version,
+        epoch=snapshot.watermark.epoch if snapshot.watermark else NO_EPOCH,
+        generation=snapshot.state.generation if snapshot.state else 0,
         token=token,
         run_id=run_id,
     )
@@ -211,9 +211,9 @@ class _Told:
         self._first: Mark | None = None
         self._failed = 0
 
-    async def recall(self, sight: Sight) -> Mark | None:
+    async def recall(self, snapshot: WatermarkSnapshot) -> Mark | None:
         """Return what was told last, or else the first look; ``None``: ask again later."""
-        self._first = self._first or _mark(sight)
+        self._first = self._first or _mark(snapshot)
         marks = []
         for store in self._stores:
             try:

@@ -10,23 +10,25 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_lance.compat import stats
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 
 __all__ = ["count_restart", "gauge_progress"]
 
 
-def gauge_progress(query_id: str, pulse: Pulse, silent: float, tags: dict[str, Any]) -> None:
+def gauge_progress(
+    query_id: str, heartbeat: Heartbeat, silent: float, tags: dict[str, Any]
+) -> None:
     """Send ``lag`` and ``epoch_age`` in seconds, and ``behind`` where the source tells it.
 
     ``lag`` is how long the epoch in flight has been waiting for its commit, 0 while there is none;
     ``behind`` counts records (Kafka) or files that are there and not read.
     """
-    _gauge("lag", query_id, 0.0 if pulse.idle else pulse.busy + silent, tags)
-    if pulse.committed_at:
-        age = datetime.now(UTC) - pulse.committed_at
+    _gauge("lag", query_id, 0.0 if heartbeat.idle else heartbeat.busy + silent, tags)
+    if heartbeat.committed_at:
+        age = datetime.now(UTC) - heartbeat.committed_at
         _gauge("epoch_age", query_id, max(0.0, age.total_seconds()), tags)
-    if pulse.behind is not None:
-        _gauge("behind", query_id, pulse.behind, tags)
+    if heartbeat.behind is not None:
+        _gauge("behind", query_id, heartbeat.behind, tags)
 
 
 def count_restart(query_id: str, state: str, tags: dict[str, Any]) -> None:

@@ -20,7 +20,11 @@ from airflow_provider_lance.exceptions import TerminalError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.triggers.threads import Pool, in_thread
-from airflow_provider_lance.triggers.watermark_follower import DatasetFollower, Look, Sight
+from airflow_provider_lance.triggers.watermark_follower import (
+    DatasetFollower,
+    Look,
+    WatermarkSnapshot,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -68,7 +72,7 @@ class Subscription:
         self._interval = max(interval, _SHORTEST)
         self._had: _Result | None = None
 
-    async def next(self) -> Sight:
+    async def next(self) -> WatermarkSnapshot:
         """Wait for the next look and return what it saw of the query.
 
         The first one is there at once if another subscriber's is young enough. Cancelling the wait
@@ -110,13 +114,13 @@ class _Result:
     def answers(self, query_id: str) -> bool:
         return isinstance(self.found, BaseException) or query_id in self.found
 
-    def of(self, query_id: str) -> Sight:
+    def of(self, query_id: str) -> WatermarkSnapshot:
         if isinstance(self.found, BaseException):
             raise self.found
-        sight = self.found[query_id]
-        if isinstance(sight, TerminalError):
-            raise sight
-        return sight
+        snapshot = self.found[query_id]
+        if isinstance(snapshot, TerminalError):
+            raise snapshot
+        return snapshot
 
 
 class _Poll:

@@ -11,7 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.triggers.stopping import end_launch
-from airflow_provider_lance.triggers.supervision_loop import Watch, WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig, SupervisionLoop
 from airflow_provider_lance.triggers.supervision_outcome import Action
 from airflow_provider_lance.triggers.threads import Pool, in_thread
 
@@ -26,12 +26,12 @@ class LanceStreamTrigger(BaseTrigger):
     """
     Watch a driver until its stream is over or a new driver is needed.
 
-    While all is well a look is one small read, of the heartbeat. The event is ``{"verdict",
+    While all is well a look is one small read, of the heartbeat. The event is ``{"outcome",
     "order"}``, a :class:`.Verdict` as JSON beside what was watched, after the back-off if it says
     ``restart``. The driver goes on, whatever becomes of the triggerer; only a user who ends or
     clears the task stops it.
 
-    :param order: What to watch and how, as :meth:`.WatchOrder.to_json` makes it.
+    :param order: What to watch and how, as :meth:`.SupervisionConfig.to_json` makes it.
     """
 
     def __init__(self, *, order: dict[str, Any]) -> None:
@@ -42,20 +42,20 @@ class LanceStreamTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {"order": self.order}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        order = WatchOrder.from_json(self.order)
-        watch = Watch(order, self.log, whole_log=False)
+        order = SupervisionConfig.from_json(self.order)
+        watch = SupervisionLoop(order, self.log, whole_log=False)
         while True:
-            if verdict := await in_thread(Pool.LOOKS, watch.step):
+            if outcome := await in_thread(Pool.LOOKS, watch.step):
                 break
             await asyncio.sleep(order.poll_interval)
-        await in_thread(Pool.LOOKS, watch.conclude, verdict)
-        if verdict.action is Action.RESTART:
-            await asyncio.sleep(verdict.delay)
+        await in_thread(Pool.LOOKS, watch.conclude, outcome)
+        if outcome.action is Action.RESTART:
+            await asyncio.sleep(outcome.delay)
         anew = replace(order, rows=order.rows + watch.rows)
-        yield TriggerEvent({"verdict": verdict.to_json(), "order": anew.to_json()})
+        yield TriggerEvent({"outcome": outcome.to_json(), "order": anew.to_json()})
 
     async def on_kill(self) -> None:
-        order = WatchOrder.from_json(self.order)
+        order = SupervisionConfig.from_json(self.order)
         for patience in _ON_KILL_PATIENCE:
             try:
                 if not await in_thread(Pool.STOPS, self._was_ended_by_user):
@@ -63,7 +63,7 @@ class LanceStreamTrigger(BaseTrigger):
                     self.log.info("The task goes on elsewhere; its driver is left alone.")
                     return
                 hook = LanceHook(order.lance_conn_id)
-                told = await in_thread(Pool.STOPS, end_launch, order.launch, hook, order.me)
+                told = await in_thread(Pool.STOPS, end_launch, order.launch, hook, order.task_key)
             except Exception as error:  # whatever it is, this is the last chance to try again
                 self.log.warning("The driver could not be asked to stop yet. error=%s", error)
                 await asyncio.sleep(patience)

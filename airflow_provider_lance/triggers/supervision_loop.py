@@ -10,25 +10,29 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.drivers.log_tail import LogTail, last_lines
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.decoding import moment
 from airflow_provider_lance.protocol.option_parsers import travelled
 from airflow_provider_lance.supervision.health import Health, Limits, StreamState
-from airflow_provider_lance.supervision.restart_policy import RestartPolicy, Restarts
+from airflow_provider_lance.supervision.restart_policy import RestartHistory, RestartPolicy
 from airflow_provider_lance.triggers.metrics import count_restart, gauge_progress
 from airflow_provider_lance.triggers.progress import EpochLines
 from airflow_provider_lance.triggers.stopping import ask_to_stop
-from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict, judge
+from airflow_provider_lance.triggers.supervision_outcome import (
+    Action,
+    SupervisionOutcome,
+    decide_next,
+)
 from airflow_provider_lance.triggers.supervisor import Supervisor
 from airflow_provider_lance.triggers.warnings import Warnings
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-__all__ = ["Watch", "WatchOrder"]
+__all__ = ["SupervisionConfig", "SupervisionLoop"]
 
 _ALTERNATING = (StreamState.RUNNING, StreamState.IDLE)
 _LASTING_SECONDS = 60.0
@@ -40,19 +44,19 @@ _LAST_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class WatchOrder:
+class SupervisionConfig:
     """All that a supervisor needs, in any process, after any restart; travels as JSON.
 
-    ``me`` is the ``launchedBy`` text of the task try that watches, ``deadline`` an ISO time after
-    which the stream is stopped, ``tags`` go with metrics, ``version`` is the dataset's when the
-    task began, where somebody asked for it. Durations are seconds.
+    ``task_key`` is the ``launchedBy`` text of the task try that watches, ``deadline`` an ISO time
+    after which the stream is stopped, ``tags`` go with metrics, ``version`` is the dataset's when
+    the task began, where it was asked for. Durations are seconds.
     """
 
     launch: Launch
-    me: str
+    task_key: str
     limits: Limits = field(default_factory=Limits)
     policy: RestartPolicy = field(default_factory=RestartPolicy)
-    restarts: Restarts = field(default_factory=Restarts)
+    restarts: RestartHistory = field(default_factory=RestartHistory)
     lance_conn_id: str | None = LanceHook.default_conn_name
     poll_interval: float = 5.0
     stop_grace: float = 60.0
@@ -65,7 +69,7 @@ class WatchOrder:
         """Return plain values, for a trigger's keyword arguments."""
         return {
             "launch": self.launch.to_json(),
-            "me": self.me,
+            "task_key": self.task_key,
             "limits": asdict(self.limits),
             "policy": asdict(self.policy),
             "restarts": self.restarts.to_json(),
@@ -89,18 +93,18 @@ class WatchOrder:
             "launch": Launch.from_json,
             "limits": lambda part: Limits(**travelled(Limits, part, what)),
             "policy": lambda part: RestartPolicy(**travelled(RestartPolicy, part, what)),
-            "restarts": Restarts.from_json,
+            "restarts": RestartHistory.from_json,
             "deadline": moment,
         }
         return cls(**travelled(cls, given, what, readers))
 
 
-class Watch:
+class SupervisionLoop:
     """Follows one launch. :meth:`step` is one look; it blocks, and says when there is a verdict."""
 
     def __init__(
         self,
-        order: WatchOrder,
+        order: SupervisionConfig,
         log: Logger,
         hook: LanceHook | None = None,
         *,
@@ -118,12 +122,12 @@ class Watch:
         self._epochs = EpochLines()
         self._told: StreamState | None = None
         self._other_since: float | None = None
-        self._puzzled = ""
+        self._reason_unavailable = ""
         self._stopping_since: float | None = None
         self._late_since: float | None = None
         self._asked = False
 
-    def step(self) -> Verdict | None:
+    def step(self) -> SupervisionOutcome | None:
         """Look once; return what to do when there is something to do.
 
         What cannot be told now never ends a stream: the driver goes on, and so does the watch.
@@ -133,40 +137,40 @@ class Watch:
         except Exception as error:  # Lance and pyarrow have errors that they do not document
             self._cannot_tell(error)
             return self._timed_out(None)
-        if self._puzzled:
+        if self._reason_unavailable:
             self._log.info("The stream can be seen again.")
-        self._puzzled = ""
+        self._reason_unavailable = ""
         self._show(health)
-        pulse, summary = self.supervisor.pulse, self.supervisor.summary
-        verdict = judge(
+        heartbeat, summary = self.supervisor.heartbeat, self.supervisor.summary
+        outcome = decide_next(
             health,
-            me=self.order.me,
+            task_key=self.order.task_key,
             restarts=self.order.restarts,
             policy=self.order.policy,
-            watermark=pulse.watermark if pulse else None,
+            watermark=heartbeat.watermark if heartbeat else None,
             lived=self.supervisor.age,
             ended=summary.to_json() if summary else None,
         )
-        if verdict is None:
-            self._end_what_overstays(health)
-        return self._timed_out(verdict)
+        if outcome is None:
+            self._kill_after_grace(health)
+        return self._timed_out(outcome)
 
     @property
     def rows(self) -> int:
         """Return the rows that the driver has committed, as far as it was heard."""
-        pulse, summary = self.supervisor.pulse, self.supervisor.summary
-        return summary.rows if summary else (pulse.total_rows or 0 if pulse else 0)
+        heartbeat, summary = self.supervisor.heartbeat, self.supervisor.summary
+        return summary.rows if summary else (heartbeat.total_rows or 0 if heartbeat else 0)
 
     def _cannot_tell(self, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}"
-        if said != self._puzzled:
+        if said != self._reason_unavailable:
             self._log.warning("The stream cannot be seen now; it goes on. error=%s", said)
-        self._puzzled = said
+        self._reason_unavailable = said
         # Its credentials may have been replaced meanwhile.
         self._hook = LanceHook(self.order.lance_conn_id)
         self.supervisor.renew(self._hook)
 
-    def _end_what_overstays(self, health: Health) -> None:
+    def _kill_after_grace(self, health: Health) -> None:
         """Kill a driver that was asked to stop and is at it for much longer than its grace."""
         if health.state is not StreamState.STOPPING:
             self._stopping_since = None
@@ -177,27 +181,27 @@ class Watch:
             self._stopping_since = now
             self._log.warning("Its grace was over: killed. where=%s", self.order.launch.where())
 
-    def conclude(self, verdict: Verdict) -> None:
+    def conclude(self, outcome: SupervisionOutcome) -> None:
         """Log why the watch is over, and end what hangs, where that is possible from here."""
         self._show_progress(last=True)
-        if verdict.state is StreamState.DEAD:
+        if outcome.state is StreamState.DEAD:
             self._show_last_lines()
-        if verdict.action is Action.RESTART:
-            count_restart(self.order.launch.query_id, verdict.state.value, self.order.tags)
+        if outcome.action is Action.RESTART:
+            count_restart(self.order.launch.query_id, outcome.state.value, self.order.tags)
             self._log.warning(
                 "Restart in %.0f s. reason=%s launch=%s restart=%d of at most %d without progress",
-                verdict.delay,
-                f"{verdict.state}: {verdict.reason}",
+                outcome.delay,
+                f"{outcome.state}: {outcome.reason}",
                 self.order.launch.launch_id,
-                verdict.restarts.fruitless,
+                outcome.restarts.fruitless,
                 self.order.policy.most,
             )
         else:
-            fine = verdict.state in (StreamState.FINISHED, StreamState.STOPPED)
+            fine = outcome.state in (StreamState.FINISHED, StreamState.STOPPED)
             level = logging.INFO if fine else logging.WARNING
-            self._log.log(level, "Stream %s: %s", verdict.state, verdict.reason)
+            self._log.log(level, "Stream %s: %s", outcome.state, outcome.reason)
         launch = self.order.launch
-        if verdict.state.lost and launch.kill():
+        if outcome.state.lost and launch.kill():
             self._log.warning("Killed what was left of the driver. where=%s", launch.where())
 
     def show_log(self) -> None:
@@ -208,7 +212,7 @@ class Watch:
     def _show_last_lines(self) -> None:
         driver = self.order.launch.driver
         if isinstance(driver, LocalDriver) and driver.driver.here:
-            for line in last_lines(RunFolder.at(driver.folder).driver_log, _LAST_LINES):
+            for line in last_lines(RunDirectory.at(driver.folder).driver_log, _LAST_LINES):
                 self._log.info("driver.log ends | %s", line)
 
     def _show(self, health: Health) -> None:
@@ -218,9 +222,9 @@ class Watch:
             self._log.info("Stream %s: %s", health.state, health.reason)
         self.health = health
         self.show_log()
-        if pulse := self.supervisor.pulse:
+        if heartbeat := self.supervisor.heartbeat:
             query_id, silent = self.order.launch.query_id, self.supervisor.silent
-            gauge_progress(query_id, pulse, silent, self.order.tags)
+            gauge_progress(query_id, heartbeat, silent, self.order.tags)
         self._show_progress()
 
     def _is_news(self, state: StreamState) -> bool:
@@ -234,33 +238,33 @@ class Watch:
         return time.monotonic() - self._other_since >= _LASTING_SECONDS
 
     def _show_progress(self, *, last: bool = False) -> None:
-        if line := self._epochs.line(self.supervisor.heartbeat or {}, last=last):
+        if line := self._epochs.line(self.supervisor.heartbeat_json or {}, last=last):
             self._log.info(line)
 
-    def _timed_out(self, verdict: Verdict | None) -> Verdict | None:
+    def _timed_out(self, outcome: SupervisionOutcome | None) -> SupervisionOutcome | None:
         """Past the deadline, ask the stream to stop, and wait for its end as long as its grace."""
         deadline = self.order.deadline
         if deadline is None or datetime.now(UTC) < datetime.fromisoformat(deadline):
-            return verdict
+            return outcome
         if self._late_since is None:
-            if verdict is not None and verdict.action is Action.END:
-                return verdict  # it came to its end in time, and that is seen late
+            if outcome is not None and outcome.action is Action.END:
+                return outcome  # it came to its end in time, and that is seen late
             self._late_since = time.monotonic()
             self._log.warning("Timed out at %s: asking the stream to stop.", deadline)
         self._asked = self._asked or self._ask()
         waited = time.monotonic() - self._late_since
-        if verdict is None and waited < 2 * self.order.stop_grace:
+        if outcome is None and waited < 2 * self.order.stop_grace:
             return None
-        state = verdict.state if verdict else StreamState.STOPPING
-        how = verdict.reason if verdict else "it was asked to stop and has not yet"
-        ended = verdict.ended if verdict else None
-        return Verdict(
+        state = outcome.state if outcome else StreamState.STOPPING
+        how = outcome.reason if outcome else "it was asked to stop and has not yet"
+        ended = outcome.ended if outcome else None
+        return SupervisionOutcome(
             Action.END, state, f"timed out at {deadline}; {how}", timed_out=True, ended=ended
         )
 
     def _ask(self) -> bool:
         try:
-            return ask_to_stop(self.order.launch, self._hook, self.order.me)
+            return ask_to_stop(self.order.launch, self._hook, self.order.task_key)
         except LanceStreamError as error:
             self._log.warning("The stream could not be asked to stop. error=%s", error)
             return False
@@ -270,5 +274,5 @@ def _tail(launch: Launch, *, from_end: bool) -> LogTail | None:
     driver = launch.driver
     if not isinstance(driver, LocalDriver) or not driver.driver.here:
         return None
-    log = RunFolder.at(driver.folder).driver_log
+    log = RunDirectory.at(driver.folder).driver_log
     return LogTail(log, _LINES, from_end=from_end, keep=Warnings())

@@ -14,9 +14,9 @@ from airflow_provider_lance.protocol.decoding import Reader, one_of, whole_text
 from airflow_provider_lance.protocol.option_parsers import travelled
 from airflow_provider_lance.supervision.driver_reports import Summary
 from airflow_provider_lance.supervision.health import Health, StreamState
-from airflow_provider_lance.supervision.restart_policy import RestartPolicy, Restarts
+from airflow_provider_lance.supervision.restart_policy import RestartHistory, RestartPolicy
 
-__all__ = ["Action", "Verdict", "judge", "nobodys_wish"]
+__all__ = ["Action", "SupervisionOutcome", "decide_next", "stop_has_no_requester"]
 
 
 class Action(StrEnum):
@@ -29,7 +29,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SupervisionOutcome:
     """What to do, why, and after how many seconds; travels as a trigger's event.
 
     ``ended`` is the driver's summary as JSON, where it left one; ``error`` the class of the error
@@ -42,7 +42,7 @@ class Verdict:
     restartable: bool = False
     asked_by: str | None = None
     delay: float = 0.0
-    restarts: Restarts = field(default_factory=Restarts)
+    restarts: RestartHistory = field(default_factory=RestartHistory)
     ended: Mapping[str, Any] | None = None
     timed_out: bool = False
     error: str = ""
@@ -71,7 +71,7 @@ class Verdict:
         readers: dict[str, Reader] = {
             "action": partial(one_of, Action),
             "state": partial(one_of, StreamState),
-            "restarts": Restarts.from_json,
+            "restarts": RestartHistory.from_json,
             "ended": _summary,
         }
         return cls(**travelled(cls, given, "a verdict", readers))
@@ -83,19 +83,19 @@ def _summary(given: Mapping[str, Any]) -> Mapping[str, Any]:
     return given
 
 
-def judge(
+def decide_next(
     health: Health,
     *,
-    me: str,
-    restarts: Restarts,
+    task_key: str,
+    restarts: RestartHistory,
     policy: RestartPolicy,
     watermark: int | None,
     lived: float,
     ended: Mapping[str, Any] | None = None,
-) -> Verdict | None:
+) -> SupervisionOutcome | None:
     """Return what to do about a stream's health, ``None`` while there is nothing to do.
 
-    :param me: the ``launchedBy`` text of the task try that asks.
+    :param task_key: the ``launchedBy`` text of the task try that asks.
     :param restarts: those of this task try so far.
     :param watermark: the highest epoch watermark seen of this driver.
     :param lived: seconds since its launch.
@@ -108,14 +108,14 @@ def judge(
         health = Health(StreamState.DEAD, reason, restartable=True)
         state, ended = health.state, None
     if health.asked_by is not None:
-        if _for_us_to_go_on(health.asked_by, me):
-            return Verdict(Action.RESTART, state, reason, restarts=restarts, ended=ended)
-        return Verdict(
+        if _asked_by_earlier_try(health.asked_by, task_key):
+            return SupervisionOutcome(Action.RESTART, state, reason, restarts=restarts, ended=ended)
+        return SupervisionOutcome(
             Action.END, StreamState.STOPPED, reason, asked_by=health.asked_by, ended=ended
         )
     history = restarts.lost(policy, watermark=watermark, lived=lived)
     if health.restartable and history.may_restart(policy):
-        return Verdict(
+        return SupervisionOutcome(
             Action.RESTART,
             state,
             reason,
@@ -126,7 +126,7 @@ def judge(
         )
     if health.restartable and policy.most:
         reason = f"{reason}; not restarted again: {history.fruitless} restarts without progress"
-    return Verdict(
+    return SupervisionOutcome(
         Action.END,
         state,
         reason,
@@ -137,14 +137,14 @@ def judge(
     )
 
 
-def nobodys_wish(asked_by: str, me: str) -> bool:
+def stop_has_no_requester(asked_by: str, task_key: str) -> bool:
     """Tell whether a stop was not meant to end the stream: a host went down, a try made room."""
-    return asked_by.startswith(HOST_SHUTDOWN) or _for_us_to_go_on(asked_by, me)
+    return asked_by.startswith(HOST_SHUTDOWN) or _asked_by_earlier_try(asked_by, task_key)
 
 
-def _for_us_to_go_on(asked_by: str, me: str) -> bool:
+def _asked_by_earlier_try(asked_by: str, task_key: str) -> bool:
     """Tell whether an earlier try of this same task asked: its successor launches anew."""
-    return same_task(asked_by, me) and _try(asked_by) < _try(me)
+    return same_task(asked_by, task_key) and _try(asked_by) < _try(task_key)
 
 
 def _try(launched_by: str) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.drivers.log_tail import end_of_log
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import (
     CheckpointCorruptError,
     DatasetNotFoundError,
@@ -31,8 +31,14 @@ from airflow_provider_lance.supervision.driver_reports import (
     read_summary,
     report_location,
 )
-from airflow_provider_lance.supervision.health import Health, Limits, Sight, is_suspect, tell
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.health import (
+    DriverObservation,
+    Health,
+    Limits,
+    evaluate,
+    is_suspect,
+)
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 
 __all__ = ["Supervisor"]
 
@@ -60,7 +66,7 @@ class Supervisor:
         :param clock: seconds of a clock that never goes back.
         """
         self.launch = launch
-        self.heartbeat: dict[str, Any] | None = None
+        self.heartbeat_json: dict[str, Any] | None = None
         """The newest heartbeat."""
         self.summary: Summary | None = None
         """The driver's last word, once it is there."""
@@ -72,9 +78,9 @@ class Supervisor:
         self._age_before = _age(launch.launched_at)
 
     @property
-    def pulse(self) -> Pulse | None:
+    def heartbeat(self) -> Heartbeat | None:
         """Return what the newest heartbeat says."""
-        return Pulse.parse(self.heartbeat) if self.heartbeat else None
+        return Heartbeat.parse(self.heartbeat_json) if self.heartbeat_json else None
 
     @property
     def age(self) -> float:
@@ -105,24 +111,24 @@ class Supervisor:
                     alive = True  # how it ended is known in a moment
                 else:
                     self._read_log()
-            sight = self._sight(alive)
-            if is_suspect(sight, self._limits):
-                sight = self._sight(alive, evidence=True)
+            observation = self._sight(alive)
+            if is_suspect(observation, self._limits):
+                observation = self._sight(alive, evidence=True)
         except Exception:
             now = self._clock()
             if alive is False and now - self._answered >= self._limits.silence:
-                return tell(self._sight(alive), self._limits)  # nothing more will be known
+                return evaluate(self._sight(alive), self._limits)  # nothing more will be known
             # The store's silence is not the driver's.
             self._changed += now - self._looked
             self._excused += now - self._looked
             self._looked = now
             raise
         self._answered = self._looked = self._clock()
-        return tell(sight, self._limits)
+        return evaluate(observation, self._limits)
 
     def _alive(self) -> bool | None:
         in_cluster = isinstance(self.launch.driver, ClusterDriver)
-        if in_cluster and self.heartbeat and self._clock() - self._changed < _CLUSTER_SECONDS:
+        if in_cluster and self.heartbeat_json and self._clock() - self._changed < _CLUSTER_SECONDS:
             return None  # its heartbeat is proof enough
         return self.launch.alive()
 
@@ -140,9 +146,9 @@ class Supervisor:
             if alive is not False:
                 raise
             seen = None  # its last word counts more
-        if seen is not None and seen != self.heartbeat:
-            self.heartbeat, self._changed = seen, self._clock()
-        if alive is False or (self.heartbeat or {}).get("state") == "ended":
+        if seen is not None and seen != self.heartbeat_json:
+            self.heartbeat_json, self._changed = seen, self._clock()
+        if alive is False or (self.heartbeat_json or {}).get("state") == "ended":
             self._read_last_word()
 
     def _read_last_word(self) -> None:
@@ -154,7 +160,7 @@ class Supervisor:
         driver = self.launch.driver
         if self.summary or not isinstance(driver, LocalDriver) or not driver.driver.here:
             return
-        text = end_of_log(RunFolder.at(driver.folder).driver_log)
+        text = end_of_log(RunDirectory.at(driver.folder).driver_log)
         self.summary = summary_in(text, self.launch.launch_id)
         self._last_error = last_error(text)
 
@@ -162,16 +168,16 @@ class Supervisor:
         """Go on with another hook: the old one's credentials may have changed."""
         self._hook, self._reports = hook, None
 
-    def _sight(self, alive: bool | None, *, evidence: bool = False) -> Sight:
+    def _sight(self, alive: bool | None, *, evidence: bool = False) -> DriverObservation:
         owner, note = self._ownership() if evidence else (None, None)
-        return Sight(
+        return DriverObservation(
             launch_id=self.launch.launch_id,
             launched_at=self.launch.launched_at,
             alive=alive,
             age=max(0.0, self.age - self._excused),
             silent=self.silent,
-            pulse=self.pulse,
-            blind=self._reports is None,
+            heartbeat=self.heartbeat,
+            reports_unreadable=self._reports is None,
             summary=self.summary,
             exit_status=self.launch.exit_status() if alive is False else None,
             last_error=self._last_error if alive is False else None,
@@ -201,7 +207,7 @@ class Supervisor:
             return False
         if note.launch_id:
             return note.launch_id == self.launch.launch_id
-        return self.pulse is not None and note.token == self.pulse.token
+        return self.heartbeat is not None and note.token == self.heartbeat.token
 
 
 def _age(launched_at: str) -> float:

@@ -39,14 +39,14 @@ _LONGEST_SECONDS = 24 * 3600.0
 class Turn:
     """One run's place among the runs of its task; travels as JSON.
 
-    ``me`` is the task try's ``launchedBy`` text; ``rank`` its logical date, or when it was to run;
-    ``silence`` how many seconds old a heartbeat may be to show a living driver; ``deadline`` the
-    ISO time at which the task's time is up. ``going`` is what it noted last, ``None`` before that.
-    ``others`` are the runs that were seen with notes; ``waits_for`` says in words for whom it waits
-    ``since`` when, empty if for nobody.
+    ``task_key`` is the task try's ``launchedBy`` text; ``rank`` its logical date, or when it was to
+    run; ``silence`` how many seconds old a heartbeat may be to show a living driver; ``deadline``
+    the ISO time at which the task's time is up. ``going`` is what it noted last, ``None`` before
+    that. ``others`` are the runs that were seen with notes; ``waits_for`` says in words for whom it
+    waits ``since`` when, empty if for nobody.
     """
 
-    me: str
+    task_key: str
     rank: str
     uri: str
     query_id: str
@@ -88,7 +88,7 @@ class Turn:
     @property
     def place(self) -> tuple[str, str]:
         """Return by what runs are put in order."""
-        return self.rank, _parts(self.me)[2]
+        return self.rank, _parts(self.task_key)[2]
 
     def noted(self, ti: Any, *, going: bool) -> Self:
         """Keep the run's note, for the others.
@@ -162,7 +162,7 @@ def _notes(turn: Turn, among: tuple[str, ...] = ()) -> dict[str, _Note]:
     from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
     from airflow.sdk.execution_time.xcom import XCom
 
-    dag_id, task_id, mine, index = _parts(turn.me)
+    dag_id, task_id, mine, index = _parts(turn.task_key)
     task: dict[str, Any] = {"dag_id": dag_id, "task_ids": [task_id], "map_index": index}
     if not among and RuntimeTaskInstance.get_ti_count(**task, states=_ACTIVE) <= 1:
         return {}
@@ -190,7 +190,7 @@ def _living_owner(turn: Turn, hook: LanceHook) -> str:
     if owner is None or owner.state is OwnerState.RELEASED:
         return ""
     by = owner.driver.launched_by
-    if same_task(by, turn.me) or _parts(by)[:2] != _parts(turn.me)[:2]:
+    if same_task(by, turn.task_key) or _parts(by)[:2] != _parts(turn.task_key)[:2]:
         return ""
     try:
         reports = hook.files(report_location(owner.driver.checkpoint_location))

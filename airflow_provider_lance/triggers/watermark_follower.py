@@ -27,7 +27,7 @@ __all__ = [
     "Follower",
     "Look",
     "OnMissing",
-    "Sight",
+    "WatermarkSnapshot",
     "describe",
     "is_another",
     "ownership",
@@ -58,7 +58,7 @@ class OnMissing(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class WatermarkSnapshot:
     """What one look saw of one query: its state and exact watermark, or what is missing.
 
     ``port`` stands at the version looked at and may be read from any thread; ``None`` while there
@@ -85,7 +85,7 @@ class Sight:
         return self.watermark
 
 
-Look = Mapping[str, Sight | TerminalError]
+Look = Mapping[str, WatermarkSnapshot | TerminalError]
 """What one look saw of each query; an error is that query's alone."""
 
 
@@ -110,7 +110,7 @@ class DatasetFollower:
         try:
             known = self._newest(known)
         except DatasetNotFoundError as error:
-            return dict.fromkeys(queries, Sight(missing=error))
+            return dict.fromkeys(queries, WatermarkSnapshot(missing=error))
         found = known.look(queries)
         self._known = known
         return found
@@ -178,18 +178,18 @@ class _Known:
         self._states = {query: self._states[query] for query in queries if query in self._states}
         return {query: self._look(query) for query in queries}
 
-    def _look(self, query: str) -> Sight | TerminalError:
+    def _look(self, query: str) -> WatermarkSnapshot | TerminalError:
         port = self.port
         reader = self._readers.pop(query, None) or WatermarkReader(port, query)
         try:
             state = decode_query(port.config, query, port.version)
             if not state.known:
-                return Sight(port, missing=_no_trace(port, query))
+                return WatermarkSnapshot(port, missing=_no_trace(port, query))
             watermark = reader.at(port)
         except TerminalError as error:
             return error
         self._readers[query], self._states[query] = reader, state
-        return Sight(port, state, watermark)
+        return WatermarkSnapshot(port, state, watermark)
 
 
 class _Memory:

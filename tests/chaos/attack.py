@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from tests.chaos import rims
 from tests.chaos.fight import Fight
@@ -65,7 +65,7 @@ def _pause(fight: Fight) -> None:
     else:
         fight.missed += 1
     # Who stood before its commit, and meets somebody who has committed that epoch, must be told.
-    must_be_fenced = committed and plan.point == Step.COMMIT_CHECKED
+    must_be_fenced = committed and plan.point == Failpoint.COMMIT_CHECKED
     fight.end(life, Manner.FENCED, *([] if must_be_fenced else [Manner.FINISHED]))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.spark.target import open_target
 from tests.chaos.sink import ChaosSink
 
@@ -40,14 +40,14 @@ class ClassicSink(ChaosSink):
         if self._seen(dataset, epoch_id):
             return
         fragments = write_fragments(df.toArrow(), dataset)
-        self._on_step(Step.COMMIT_CHECKED)
+        self._on_step(Failpoint.COMMIT_CHECKED)
         change = lance.Transaction(
             read_version=dataset.version,
             operation=lance.LanceOperation.Append(fragments),
             transaction_properties={QUERY: self.options.query_id, EPOCH: str(epoch_id)},
         )
         lance.LanceDataset.commit(dataset, change)
-        self._on_step(Step.COMMIT_LANDED)
+        self._on_step(Failpoint.COMMIT_LANDED)
 
     def _seen(self, dataset: Any, epoch_id: int) -> bool:
         wanted = (self.options.query_id, str(epoch_id))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from tests.chaos.faults import Faults, plan_faults
 from tests.chaos.plan import (
     ONCE,
@@ -99,12 +99,12 @@ def _bent(plan: RoundPlan, control: Control) -> RoundPlan:
     """Turn a round towards what a control lacks, so that it is met for certain."""
     if control is Control.BARRIER and plan.attack is Attack.PAUSE:
         # Somebody else's commit at the same moment would make the driver look again.
-        return replace(plan, point=Step.COMMIT_CHECKED.value, maintained=False)
+        return replace(plan, point=Failpoint.COMMIT_CHECKED.value, maintained=False)
     if control is Control.LOOKBACK:
         point = SparkPoint.SUNK.value
         return replace(plan, point=point, whom=Whom.ALL, between=Between.COMMITS)
     if control is Control.CHAIN:
-        point = Step.COMMIT_CHECKED.value
+        point = Failpoint.COMMIT_CHECKED.value
         return replace(plan, point=point, occurrence=1, meanwhile=Meanwhile.OTHERS)
     return plan
 
@@ -152,16 +152,21 @@ def _round(
         case Attack.KILL_ANY:
             return replace(plan, after=dice.randint(0, 3), delay=round(dice.uniform(0, 0.8), 3))
         case Attack.PAUSE:
-            places = [Step.COMMIT_CHECKED] * 4
-            places += [Step.CLAIM_OPENED, Step.CLAIM_OWNED, Step.CLAIM_BARRED, Step.COMMIT_LANDED]
+            places = [Failpoint.COMMIT_CHECKED] * 4
+            places += [
+                Failpoint.CLAIM_OPENED,
+                Failpoint.CLAIM_OWNED,
+                Failpoint.CLAIM_BARRED,
+                Failpoint.COMMIT_LANDED,
+            ]
             return _at(plan, dice.choice(places), dice)
         case Attack.STEAL:
-            places = [Step.CLAIM_OWNED, Step.CLAIM_BARRED, Step.CLAIM_HEALED]
-            places += [Step.COMMIT_CHECKED, Step.COMMIT_LANDED]
+            places = [Failpoint.CLAIM_OWNED, Failpoint.CLAIM_BARRED, Failpoint.CLAIM_REPAIRED]
+            places += [Failpoint.COMMIT_CHECKED, Failpoint.COMMIT_LANDED]
             return replace(plan, rival=dice.choice(["", "", *(str(place) for place in places)]))
         case Attack.GAP:
             # Before the epoch is folded: after that the config has its evidence.
-            point = dice.choice([Step.COMMIT_LANDED, Step.COMMIT_CHECKED])
+            point = dice.choice([Failpoint.COMMIT_LANDED, Failpoint.COMMIT_CHECKED])
             return _at(replace(plan, whom=Whom.ALL, maintained=False), point, dice)
         case Attack.HOLD | Attack.RESTORE | Attack.RECREATE | Attack.CLEAN | Attack.REPLACE:
             return _rim(replace(plan, whom=Whom.ALL, maintained=False), dice)
@@ -171,11 +176,11 @@ def _round(
 
 def _rim(plan: RoundPlan, dice: random.Random) -> RoundPlan:
     """Plan a round in which what the sink trusts is taken away."""
-    landed = ["", Step.COMMIT_LANDED, SparkPoint.SUNK, SparkPoint.LOGGED]
+    landed = ["", Failpoint.COMMIT_LANDED, SparkPoint.SUNK, SparkPoint.LOGGED]
     match plan.attack:
         case Attack.HOLD:
-            places = [Step.COMMIT_CHECKED] * 4
-            places += [Step.CLAIM_OPENED, Step.CLAIM_OWNED, Step.COMMIT_LANDED]
+            places = [Failpoint.COMMIT_CHECKED] * 4
+            places += [Failpoint.CLAIM_OPENED, Failpoint.CLAIM_OWNED, Failpoint.COMMIT_LANDED]
             meanwhile, suspended = dice.choice(list(Meanwhile)), dice.random() < 0.3
             plan = replace(plan, meanwhile=meanwhile, suspended=suspended)
             return _at(plan, dice.choice(places), dice)

@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.spark import fencing_wait as handover
 from airflow_provider_lance.spark import sink
 from airflow_provider_lance.spark.job import run
@@ -99,7 +99,7 @@ def main(path: str) -> None:
         log = Path(spec.sink.checkpoint_location, name)
         threading.Thread(target=fate.watch, args=(log, begun), daemon=True).start()
     handover._PATIENCE_SECONDS = PATIENCE_SECONDS
-    sink.Policy = partial(Policy, **_policy(orders))  # type: ignore[assignment,misc]
+    sink.Policy = partial(CommitPolicy, **_policy(orders))  # type: ignore[assignment,misc]
     chosen = (ClassicSink if orders.control is Control.LOOKBACK else ChaosSink)(
         spec.sink,
         launch_id=spec.launch_id,

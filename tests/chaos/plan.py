@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from tests.chaos.faults import Faults
 
 ROUNDS = 12
@@ -84,8 +84,11 @@ class SparkPoint(StrEnum):
     """`commits/N` is there."""
 
 
-POINTS: tuple[str, ...] = (*(point.value for point in SparkPoint), *(step.value for step in Step))
-ONCE = {step.value for step in Step if not step.value.startswith("commit.")}
+POINTS: tuple[str, ...] = (
+    *(point.value for point in SparkPoint),
+    *(step.value for step in Failpoint),
+)
+ONCE = {step.value for step in Failpoint if not step.value.startswith("commit.")}
 """Points that a driver reaches once in its life."""
 
 

@@ -11,7 +11,7 @@ from lance.fragment import write_fragments
 
 from airflow_provider_lance.protocol.answers import OnHistoryGap
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint, read_offsets
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.files import open_files
@@ -46,7 +46,7 @@ def take_over(scene: Scene) -> bool:
         return read_checkpoint(place, files)
 
     seen = look()
-    policy = Policy(
+    policy = CommitPolicy(
         on_history_gap=OnHistoryGap.parse(scene.answer),
         **without(scene.control),
     )

@@ -16,14 +16,14 @@ from typing import Any
 
 from airflow.sdk import Connection
 
-from airflow_provider_lance.drivers.launch_request import Order
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.launch_request import LaunchRequest
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, MaintenanceSpec
-from airflow_provider_lance.operators.repair_request import Permits, parse_tolerance
-from airflow_provider_lance.operators.task_state import TaskMemory
+from airflow_provider_lance.operators.repair_request import RepairRequest, parse_tolerance
+from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import (
     decode_query,
@@ -37,14 +37,14 @@ from airflow_provider_lance.protocol.codec import (
 from airflow_provider_lance.protocol.errors import OnHistoryGap
 from airflow_provider_lance.spec.job import JobSpec, SinkOptions
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.triggers.condition import EpochCondition, Mark
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.progress import progress_line
 from airflow_provider_lance.triggers.stop import Stopping
-from airflow_provider_lance.triggers.supervision_loop import WatchOrder
-from airflow_provider_lance.triggers.supervision_outcome import Verdict
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
+from airflow_provider_lance.triggers.supervision_outcome import SupervisionOutcome
 from tests.fuzz.command_line import CommandLine, LookAtReports
 from tests.fuzz.nasty import WHOLES, damaged, json_damaged, text, text_damaged, value
 from tests.golden import written
@@ -172,7 +172,7 @@ def read_gap(given: Any) -> None:
 
 def read_id(given: Any) -> None:
     assert ID.fullmatch(require_query_id(given))
-    RunFolder(Path("/nowhere"), given, given)
+    RunDirectory(Path("/nowhere"), given, given)
 
 
 # --- What is in a dataset -------------------------------------------------------------------------
@@ -323,13 +323,19 @@ def make_reports(random: Random) -> MemoryFiles:
 def read_reports(files: MemoryFiles) -> None:
     heartbeat, summary = read_heartbeat(files, "l"), read_summary(files, "l")
     if heartbeat is not None:
-        pulse = Pulse.parse(heartbeat)
+        parsed = Heartbeat.parse(heartbeat)
         assert progress_line(heartbeat).startswith("Epoch ")
-        assert pulse.busy >= 0
-        assert pulse.committed_at is None or pulse.committed_at.tzinfo
-        for number in (pulse.token, pulse.epoch, pulse.version, pulse.watermark, pulse.total_rows):
+        assert parsed.busy >= 0
+        assert parsed.committed_at is None or parsed.committed_at.tzinfo
+        for number in (
+            parsed.token,
+            parsed.epoch,
+            parsed.version,
+            parsed.watermark,
+            parsed.total_rows,
+        ):
             assert number is None or type(number) is int
-        assert pulse.behind is None or pulse.behind == pulse.behind
+        assert parsed.behind is None or parsed.behind == parsed.behind
     if summary is not None:
         given = json.loads(files.content["l/summary.json"])
         for name, now in summary.to_json().items():
@@ -361,7 +367,7 @@ class Task:
 
 
 def read_memory(note: Any) -> None:
-    memory = TaskMemory.of({"task_state_store": written.Kept(note), "ti": Task()})  # type: ignore[typeddict-item]
+    memory = DriverTaskState.of({"task_state_store": written.Kept(note), "ti": Task()})  # type: ignore[typeddict-item]
     launch = memory.launch
     assert memory.over == "" or launch is None
     assert memory.was_cleared in (True, False)
@@ -372,7 +378,7 @@ def read_memory(note: Any) -> None:
 
 PERMITS = {
     "query_ids": ["orders"],
-    "heal": ["watermark"],
+    "repair": ["watermark"],
     "release": {"epoch": 3, "proven_dead": True},
     "resolve_gap": {"epoch": "3", "landed": True, "proven_dead": False},
     "resolve_checkpoint": {"epoch": -1, "location": "/data/checkpoints/orders"},
@@ -384,16 +390,20 @@ def make_permits(random: Random) -> Any:
     given = damaged(random, PERMITS, plain=False)
     if isinstance(given, dict) and random.random() < 0.8:  # one decision at a time
         kept = random.choice(["release", "resolve_gap", "resolve_checkpoint"])
-        given = {name: each for name, each in given.items() if name in ("query_ids", "heal", kept)}
+        given = {
+            name: each for name, each in given.items() if name in ("query_ids", "repair", kept)
+        }
     return given, damaged(random, TOLERANCE, plain=False)
 
 
 def read_permits(given: Any) -> None:
-    permits, tolerance = given
-    known = dict.fromkeys(PERMITS) | (permits if isinstance(permits, dict) else {})
+    request, tolerance = given
+    known = dict.fromkeys(PERMITS) | (request if isinstance(request, dict) else {})
     parse_tolerance(tolerance)
     # Airflow checks the names of an operator's arguments, and this one that it is a list of ids.
-    made = Permits.parse(**{name: known[name] for name in PERMITS} | {"query_ids": ["orders"]})
+    made = RepairRequest.parse(
+        **{name: known[name] for name in PERMITS} | {"query_ids": ["orders"]}
+    )
     for answer in (made.release, made.resolve_gap, made.resolve_checkpoint):
         assert answer is None or -1 <= answer.epoch <= MOST
 
@@ -455,8 +465,8 @@ ORDER = {
 
 
 def read_order(given: bytes) -> None:
-    order = Order.loads(given)
-    assert Order.loads(order.dumps()) == order
+    order = LaunchRequest.loads(given)
+    assert LaunchRequest.loads(order.dumps()) == order
 
 
 class LaunchFiles:
@@ -474,7 +484,7 @@ class LaunchFiles:
         }
 
     def read(self, given: dict[str, bytes]) -> None:
-        folder = RunFolder(self._root, "orders", "launch")
+        folder = RunDirectory(self._root, "orders", "launch")
         folder.make()
         for name, content in given.items():
             (folder.path / name).write_bytes(content)
@@ -516,15 +526,15 @@ def subjects(folder: Path) -> list[Subject]:
         Subject("stamps", make_stamp, read_stamp, 4),
         Subject("checkpoint files", make_checkpoint, read_a_checkpoint, 4),
         Subject("reports", make_reports, read_reports, 2),
-        Subject("order to a watcher", *travelling(event["order"], WatchOrder.from_json)),
-        Subject("verdict", *travelling(event["verdict"], Verdict.from_json)),
+        Subject("order to a watcher", *travelling(event["order"], SupervisionConfig.from_json)),
+        Subject("outcome", *travelling(event["outcome"], SupervisionOutcome.from_json)),
         Subject("stop under way", *travelling(written.STOPPING.to_json(), Stopping.from_json)),
         Subject(
             "condition", *travelling(written.CONDITIONS[0].to_json(), EpochCondition.from_json)
         ),
         Subject("mark", *marks, refusals=(ValueError,)),
         Subject("task state", make_memory, read_memory),
-        Subject("what a task may heal", make_permits, read_permits),
+        Subject("what a task may repair", make_permits, read_permits),
         Subject("event trigger", make_trigger, read_trigger),
         Subject("connection", make_connection, read_connection, 2),
         Subject("order to a keeper", lambda r: json_damaged(r, ORDER), read_order),

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
-from airflow_provider_lance.operators.task_state import TaskMemory
+from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.protocol.codec import decode_query, decode_stamp, key
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import NO_EPOCH, EpochStamp, QueryState
@@ -25,14 +25,14 @@ from airflow_provider_lance.supervision.driver_reports import (
     read_heartbeat,
     report_location,
 )
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.triggers.condition import EpochCondition, Mark
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
-from airflow_provider_lance.triggers.supervision_loop import WatchOrder
-from airflow_provider_lance.triggers.supervision_outcome import Verdict
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
+from airflow_provider_lance.triggers.supervision_outcome import SupervisionOutcome
 from tests.golden import written
 from tests.golden.written import FOLDER, QUERY, WRITERS, Kept, names_of, read, text_of
 from tests.support.sparkstream import Stream, orders, spec
@@ -135,10 +135,15 @@ def test_the_transaction_of_an_epoch_is_read(later: dict[str, str]) -> None:
 @LATER_TOO
 def test_the_reports_are_read(changed: Any) -> None:
     assert Summary.from_json(changed(read("summary"))) == written.SUMMARY
-    pulse = Pulse.parse(changed(read("heartbeat")))
-    assert (pulse.state, pulse.token, pulse.epoch, pulse.watermark) == ("ended", None, 2, 2)
-    assert (pulse.total_rows, pulse.version) == (60, 5)
-    assert pulse.committed_at is not None
+    heartbeat = Heartbeat.parse(changed(read("heartbeat")))
+    assert (heartbeat.state, heartbeat.token, heartbeat.epoch, heartbeat.watermark) == (
+        "ended",
+        None,
+        2,
+        2,
+    )
+    assert (heartbeat.total_rows, heartbeat.version) == (60, 5)
+    assert heartbeat.committed_at is not None
 
 
 def test_the_specifications_are_read() -> None:
@@ -163,7 +168,7 @@ def test_the_triggers_are_read(changed: Any) -> None:
     epoch, event, stream, stop = made
     assert EpochCondition.from_json(epoch.condition) == written.CONDITIONS[0]
     assert event.condition.rows == 1000
-    assert WatchOrder.from_json(without_later_tags(stream.order)) == written.ORDER
+    assert SupervisionConfig.from_json(without_later_tags(stream.order)) == written.ORDER
     assert Stopping.from_json(stop.stopping) == written.STOPPING
 
 
@@ -176,12 +181,12 @@ def without_later_tags(order: dict[str, Any]) -> dict[str, Any]:
 @LATER_TOO
 def test_what_a_trigger_and_a_task_keep_is_read(changed: Any) -> None:
     event = changed(read("stream-event"))
-    verdict = Verdict.from_json(event["verdict"])
+    verdict = SupervisionOutcome.from_json(event["outcome"])
     assert verdict.ended is not None
     assert Summary.from_json(verdict.ended) == written.SUMMARY
     assert (verdict.action, verdict.restarts) == (written.VERDICT.action, written.ORDER.restarts)
     assert Launch.from_json(changed(read("launch-on-cluster"))) == written.CLUSTER
-    memory = TaskMemory.of(context(changed(read("task-state"))))
+    memory = DriverTaskState.of(context(changed(read("task-state"))))
     assert (memory.launch, memory.over, memory.was_cleared) == (written.LAUNCH, "", False)
     assert Mark.from_json(changed(read("watcher-state"))) == written.MARK
 

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
-from airflow_provider_lance.operators.task_state import TaskMemory
+from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.protocol.codec import (
     encode_owner,
     encode_stamp,
@@ -34,14 +34,14 @@ from airflow_provider_lance.spec.job import JobSpec
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.supervision.process import ProcessIdentity
-from airflow_provider_lance.supervision.restart_policy import Restarts
+from airflow_provider_lance.supervision.restart_policy import RestartHistory
 from airflow_provider_lance.triggers.condition import EpochCondition, Mark
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
-from airflow_provider_lance.triggers.supervision_loop import WatchOrder
-from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
+from airflow_provider_lance.triggers.supervision_outcome import Action, SupervisionOutcome
 
 FOLDER = Path(__file__).parent / "protocol-1"
 QUERY, URI, CHECKPOINT = "orders", "s3://lake/orders.lance", "s3://lake/checkpoints/orders"
@@ -139,15 +139,15 @@ LAUNCH = Launch(
     driver=LocalDriver(f"/var/lance/{QUERY}/{LAUNCH_ID}", PROCESS, PROCESS),
 )
 CLUSTER = LAUNCH.found_at(ClusterDriver("kubernetes", "orders-driver", "spark", "spark_k8s"))
-ORDER = WatchOrder(
+ORDER = SupervisionConfig(
     launch=LAUNCH,
-    me=TASK,
-    restarts=Restarts(total=2, fruitless=1, step=1, watermark=41),
+    task_key=TASK,
+    restarts=RestartHistory(total=2, fruitless=1, step=1, watermark=41),
     deadline=LATER,
     tags={"dag_id": "orders"},
     rows=1440,
 )
-VERDICT = Verdict(
+VERDICT = SupervisionOutcome(
     Action.RESTART,
     StreamState.DEAD,
     "the driver's process is gone",
@@ -165,7 +165,7 @@ MARK = Mark(version=57, epoch=42, generation=1, token=3, run_id=DRIVER.run_id)
 
 
 class Kept:
-    """Airflow's store of a task's state, as `TaskMemory` uses it."""
+    """Airflow's store of a task's state, as `DriverTaskState` uses it."""
 
     def __init__(self, note: Any = None) -> None:
         self.note = note
@@ -179,7 +179,7 @@ class Kept:
 
 def _task_state() -> Any:
     kept = Kept()
-    TaskMemory(kept, (1, 3), {}).keep(LAUNCH)
+    DriverTaskState(kept, (1, 3), {}).keep(LAUNCH)
     return kept.note
 
 
@@ -214,7 +214,7 @@ WRITERS: dict[str, Callable[[], Any]] = {
     "job-spec": lambda: json.loads(JobSpec.parse(JOB).dumps()),
     "maintenance-spec": lambda: json.loads(MaintenanceSpec.loads(json.dumps(MAINTENANCE)).dumps()),
     "triggers": _triggers,
-    "stream-event": lambda: {"verdict": VERDICT.to_json(), "order": ORDER.to_json()},
+    "stream-event": lambda: {"outcome": VERDICT.to_json(), "order": ORDER.to_json()},
     "launch-on-cluster": CLUSTER.to_json,
     "task-state": _task_state,
     "watcher-state": MARK.to_json,

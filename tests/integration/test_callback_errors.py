@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import SchemaMismatchError, StorageUnavailableError
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.panics import is_panic
 from airflow_provider_lance.spark import job as jobs
@@ -94,8 +94,8 @@ def a_panic(folder: Path) -> BaseException:
 def test_epoch_that_ends_in_no_exception_fails_the_query_and_is_named(
     stream: Stream, ending: BaseException, error: str
 ) -> None:
-    def end(step: Step) -> None:
-        if step is Step.COMMIT_CHECKED:
+    def end(step: Failpoint) -> None:
+        if step is Failpoint.COMMIT_CHECKED:
             raise ending
 
     summary = Job(stream, spec(stream), on_step=end).end()
@@ -108,8 +108,8 @@ def test_epoch_that_ends_in_no_exception_fails_the_query_and_is_named(
 def test_panic_in_the_driver_fails_the_query_and_is_named(stream: Stream, tmp_path: Path) -> None:
     panic = a_panic(tmp_path)
 
-    def end(step: Step) -> None:
-        if step is Step.COMMIT_CHECKED:
+    def end(step: Failpoint) -> None:
+        if step is Failpoint.COMMIT_CHECKED:
             raise panic
 
     summary = Job(stream, spec(stream), on_step=end).end()

@@ -23,7 +23,7 @@ from airflow_provider_lance.protocol import model as epoch_module
 from airflow_provider_lance.protocol.checkpoint import read_offsets
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import QueryState
 from airflow_provider_lance.repair.set_aside import set_files_aside
@@ -112,7 +112,7 @@ def type_it(command: str) -> str:
     return ran.out
 
 
-def killed(stream: Stream, epochs: int, step: Step) -> None:
+def killed(stream: Stream, epochs: int, step: Failpoint) -> None:
     """Kill a driver in the newest of so many epochs; it stays the owner."""
     for number in range(epochs):
         stream.add(orders(number * 10, 10))
@@ -216,7 +216,7 @@ def test_another_end_of_an_epoch_without_rows_is_refused_and_repaired(stream: St
 
 
 def test_both_files_are_repaired_in_one_go(stream: Stream) -> None:
-    killed(stream, 5, Step.COMMIT_LANDED)  # nothing is folded: both ends are in the stamps
+    killed(stream, 5, Failpoint.COMMIT_LANDED)  # nothing is folded: both ends are in the stamps
     contents = {epoch: replace(stream, epoch) for epoch in (3, 4)}
     refused(stream, 4)
     type_it(finding(stream).command)
@@ -248,7 +248,7 @@ def test_files_of_named_sources_are_refused_and_repaired(stream: Stream, evoluti
 def test_what_the_driver_before_wrote_until_its_end_is_compared_at_the_takeover(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    killed(stream, 4, Step.COMMIT_CHECKED)
+    killed(stream, 4, Failpoint.COMMIT_CHECKED)
     waited = []
 
     def wait(owner: object, reports: object) -> None:

@@ -18,7 +18,7 @@ from airflow_provider_lance.diagnostics.check import check
 from airflow_provider_lance.diagnostics.findings import Code
 from airflow_provider_lance.exceptions import CheckpointCorruptError
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.repair.set_aside import set_files_aside
 from tests.support.sparkstream import Stream, orders
 
@@ -55,9 +55,9 @@ def planned(stream: Stream, epochs: int = 3) -> None:
         stream.run()
     stream.add(orders(epochs * 10, 10))
 
-    def crash(step: Step) -> None:
+    def crash(step: Failpoint) -> None:
         # The owner is dead afterwards, as far as the dataset can tell.
-        if step is Step.COMMIT_CHECKED:
+        if step is Failpoint.COMMIT_CHECKED:
             raise CrashError
 
     sink = stream.sink()
@@ -138,10 +138,10 @@ def test_what_is_proven_is_set_aside_and_no_row_is_lost_or_doubled(
     plan = set_files_aside(open_dataset(stream.uri), "q", by="anna", proven_dead=True, dry_run=True)
     assert all(Path(stream.checkpoint, path).exists() for path in plan.moves)
     content = {path: Path(stream.checkpoint, path).read_bytes() for path in plan.moves}
-    healed = set_files_aside(open_dataset(stream.uri), "q", by="anna", proven_dead=True)
-    assert list(healed.moves) == list(plan.moves)
-    assert sorted(healed.moves) == sorted(aside or before)
-    kept = {path: Path(stream.checkpoint, to).read_bytes() for path, to in healed.moves.items()}
+    repaired = set_files_aside(open_dataset(stream.uri), "q", by="anna", proven_dead=True)
+    assert list(repaired.moves) == list(plan.moves)
+    assert sorted(repaired.moves) == sorted(aside or before)
+    kept = {path: Path(stream.checkpoint, to).read_bytes() for path, to in repaired.moves.items()}
     assert kept == content
 
     stream.add(orders(40, 10))
@@ -195,8 +195,8 @@ def test_a_source_log_that_was_compacted_is_repaired_likewise(stream: Stream) ->
     assert entry.exists()
     corrupt(stream, "sources/0/9.compact")
     refused_by_name(stream)
-    healed = set_files_aside(open_dataset(stream.uri), "q", by="anna", proven_dead=True)
-    assert list(healed.moves) == ["offsets/9", "sources/0/9.compact"]
+    repaired = set_files_aside(open_dataset(stream.uri), "q", by="anna", proven_dead=True)
+    assert list(repaired.moves) == ["offsets/9", "sources/0/9.compact"]
     stream.add(orders(100, 10))
     stream.run()
     assert_exactly_once(stream, 11)
@@ -208,8 +208,8 @@ def test_the_first_epoch_is_planned_again(stream: Stream) -> None:
     lance.dataset(stream.uri)
     corrupt(stream, "offsets/0")
     refused_by_name(stream)
-    healed = set_files_aside(open_dataset(stream.uri), "q", by="anna", proven_dead=True)
-    assert "where the source's options say" in healed.sentence
+    repaired = set_files_aside(open_dataset(stream.uri), "q", by="anna", proven_dead=True)
+    assert "where the source's options say" in repaired.sentence
     stream.run()
     assert_exactly_once(stream, 1)
 

@@ -13,7 +13,7 @@ import pyspark
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import MasterUnreachableError
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.operators.supervision import Supervision
@@ -70,8 +70,8 @@ def run(root: Path, **changes: Any) -> dict[str, Any]:
     return LanceStreamOperator(**(arguments | changes)).execute({"ti": ti})  # type: ignore[typeddict-item]
 
 
-def launches(root: Path) -> list[RunFolder]:
-    return [RunFolder.at(path) for path in root.glob("drivers/q/*")]
+def launches(root: Path) -> list[RunDirectory]:
+    return [RunDirectory.at(path) for path in root.glob("drivers/q/*")]
 
 
 def test_a_users_exception_fails_the_task_at_once_and_sees_no_secret(

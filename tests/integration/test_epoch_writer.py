@@ -25,7 +25,7 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Append
-from airflow_provider_lance.spark.collect_fragments import Gathered
+from airflow_provider_lance.spark.collect_fragments import CollectedFragments
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.tuning import BatchRows
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
@@ -49,7 +49,7 @@ class Writer(EpochWriter):
 
     on_executors = 0
 
-    def _on_executors(self, df: DataFrame, dataset: Any) -> Gathered:
+    def _on_executors(self, df: DataFrame, dataset: Any) -> CollectedFragments:
         self.on_executors += 1
         return super()._on_executors(df, dataset)
 
@@ -61,11 +61,11 @@ def writer(path: Path, schema: pa.Schema, **task: Any) -> Writer:
     return Writer(WriteTask(uri=uri, run_id="run", schema=schema, **values))
 
 
-def write(to: EpochWriter, df: DataFrame) -> Gathered:
+def write(to: EpochWriter, df: DataFrame) -> CollectedFragments:
     return to.write(df, lance.dataset(to.task.uri))
 
 
-def stored(to: EpochWriter, written: Gathered) -> pa.Table:
+def stored(to: EpochWriter, written: CollectedFragments) -> pa.Table:
     """Commit an epoch and return what a reader sees of it alone."""
     port = open_dataset(to.task.uri)
     before = len(port.dataset.get_fragments())

@@ -15,7 +15,7 @@ from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query, encode_stop
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, OwnerState, QueryState, StopNote
 from airflow_provider_lance.protocol.port import Configure
@@ -175,8 +175,8 @@ class HangInSecondEpoch:
         self.hung, self.go_on = threading.Event(), threading.Event()
         self._commits = 0
 
-    def __call__(self, step: Step) -> None:
-        self._commits += step is Step.COMMIT_CHECKED
+    def __call__(self, step: Failpoint) -> None:
+        self._commits += step is Failpoint.COMMIT_CHECKED
         if self._commits == 2:
             self.hung.set()
             self.go_on.wait(60)

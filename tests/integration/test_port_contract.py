@@ -27,7 +27,7 @@ from airflow_provider_lance.protocol.port import (
     Overwrite,
     Upsert,
 )
-from airflow_provider_lance.testing.dataset import MemoryDataset
+from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import World, epoch_rows, lance_world, twin_world
 
 LANDS, PREEMPTED = True, False
@@ -71,7 +71,7 @@ MATRIX = {
 @pytest.fixture(params=["twin", "lance"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     world = (
-        twin_world(MemoryDataset())
+        twin_world(InMemoryDataset())
         if request.param == "twin"
         else lance_world(str(tmp_path / "t.lance"))
     )

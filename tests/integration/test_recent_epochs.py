@@ -13,7 +13,7 @@ from airflow_provider_lance.diagnostics.epochs import read_epochs
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.files import open_files
-from airflow_provider_lance.spark.epoch_history import Recent
+from airflow_provider_lance.spark.epoch_history import EpochHistory
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.run_metrics import EpochReport
 from airflow_provider_lance.spec.job import JobSpec
@@ -105,7 +105,7 @@ def test_triggers_that_end_between_two_heartbeats_are_read_later(
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .start()
     )
-    recent = Recent()
+    recent = EpochHistory()
     try:
         wait_for("twelve triggers", lambda: len(seen) >= 12)
     finally:

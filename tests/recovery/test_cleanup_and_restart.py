@@ -27,13 +27,13 @@ from airflow_provider_lance.maintenance.compaction import compact
 from airflow_provider_lance.maintenance.options import KEEP_SECONDS
 from airflow_provider_lance.maintenance.versions import Version
 from airflow_provider_lance.protocol.clock import Moment, now
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.protocol.port import Change, Configure
-from airflow_provider_lance.testing.dataset import MemoryDataset, MemoryDatasetPort
+from airflow_provider_lance.testing.dataset import InMemoryDataset, InMemoryDatasetPort
 from tests.support.drivers import QUICK, SparkLike
 from tests.support.maintenance import age, numbers, stream
 from tests.unit.test_protocol_properties import FIXED, SEARCH, Crash, Protocol, after, rows_of
@@ -79,10 +79,10 @@ def expect_whole_epochs(uri: str, last: int, mode: OutputMode) -> None:
 class KilledAt:
     """Ends a driver the ``nth`` time it reaches a step."""
 
-    def __init__(self, step: Step, nth: int = 1) -> None:
+    def __init__(self, step: Failpoint, nth: int = 1) -> None:
         self.step, self.left = step, nth
 
-    def __call__(self, step: Step) -> None:
+    def __call__(self, step: Failpoint) -> None:
         if step is self.step:
             self.left -= 1
             if self.left == 0:
@@ -98,7 +98,7 @@ def run_until_killed(driver: SparkLike, epochs: int) -> None:
         run()
 
 
-def killed(uri: str, mode: OutputMode, at: Step, *, every: int, ended: bool) -> dict[str, int]:
+def killed(uri: str, mode: OutputMode, at: Failpoint, *, every: int, ended: bool) -> dict[str, int]:
     """Leave behind a driver that was killed at a step, after one that was killed or ended."""
     log: dict[str, int] = {}
     first = stream(uri, mode=mode, log=log, run_id="first", every=every)
@@ -111,11 +111,11 @@ def killed(uri: str, mode: OutputMode, at: Step, *, every: int, ended: bool) -> 
 
 
 @MODES
-@pytest.mark.parametrize("at", list(Step))
+@pytest.mark.parametrize("at", list(Failpoint))
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("every", [1, 10])
 def test_a_restart_after_kill_and_cleanup_is_exact(
-    uri: str, mode: OutputMode, at: Step, ended: bool, every: int
+    uri: str, mode: OutputMode, at: Failpoint, ended: bool, every: int
 ) -> None:
     log = killed(uri, mode, at, every=every, ended=ended)
     tidy(uri)
@@ -128,7 +128,7 @@ def test_a_restart_after_kill_and_cleanup_is_exact(
 
 @MODES
 def test_an_epoch_that_landed_is_known_after_the_cleanup(uri: str, mode: OutputMode) -> None:
-    log = killed(uri, mode, Step.COMMIT_LANDED, every=10, ended=False)
+    log = killed(uri, mode, Failpoint.COMMIT_LANDED, every=10, ended=False)
     assert log == {"planned": 2, "committed": 1}
     tidy(uri)
     successor = stream(uri, mode=mode, log=log)
@@ -141,7 +141,7 @@ def test_an_epoch_that_landed_is_known_after_the_cleanup(uri: str, mode: OutputM
 def test_control_the_same_cleanup_without_a_fold_eats_the_evidence(
     uri: str, mode: OutputMode
 ) -> None:
-    log = killed(uri, mode, Step.COMMIT_LANDED, every=10, ended=False)
+    log = killed(uri, mode, Failpoint.COMMIT_LANDED, every=10, ended=False)
     untidy(uri)
     with pytest.raises(HistoryGapError):
         stream(uri, mode=mode, log=log)
@@ -150,7 +150,7 @@ def test_control_the_same_cleanup_without_a_fold_eats_the_evidence(
 @MODES
 def test_killed_and_cleaned_up_again_and_again(uri: str, mode: OutputMode) -> None:
     log: dict[str, int] = {}
-    for turn, step in enumerate(list(Step) * 2):
+    for turn, step in enumerate(list(Failpoint) * 2):
         driver = stream(
             uri, mode=mode, log=log, run_id=f"run-{turn}", every=3, on_step=KilledAt(step)
         )
@@ -169,8 +169,8 @@ class Hangs:
     def __init__(self, meanwhile: Any) -> None:
         self.meanwhile, self.checked = meanwhile, 0
 
-    def __call__(self, step: Step) -> None:
-        if step is Step.COMMIT_CHECKED:
+    def __call__(self, step: Failpoint) -> None:
+        if step is Failpoint.COMMIT_CHECKED:
             self.checked += 1
             if self.checked == 2:
                 self.meanwhile()
@@ -219,7 +219,7 @@ def test_a_driver_that_hung_for_longer_than_the_floor_looks_for_itself(
     def clock() -> Moment:
         return Moment(now().boot + hung, 0.0)
 
-    policy = Policy(backoff=QUICK, clock=clock)
+    policy = CommitPolicy(backoff=QUICK, clock=clock)
     driver = stream(uri, mode=mode, log=log, on_step=Hangs(meanwhile), policy=policy)
     advance(driver)
     with pytest.raises(FencedError):
@@ -228,15 +228,19 @@ def test_a_driver_that_hung_for_longer_than_the_floor_looks_for_itself(
 
 
 @MODES
-@pytest.mark.parametrize("at", [Step.CLAIM_OPENED, Step.CLAIM_OWNED, Step.CLAIM_BARRED])
-def test_a_cleanup_in_the_middle_of_a_claim_is_no_gap(uri: str, mode: OutputMode, at: Step) -> None:
+@pytest.mark.parametrize(
+    "at", [Failpoint.CLAIM_OPENED, Failpoint.CLAIM_OWNED, Failpoint.CLAIM_BARRED]
+)
+def test_a_cleanup_in_the_middle_of_a_claim_is_no_gap(
+    uri: str, mode: OutputMode, at: Failpoint
+) -> None:
     """It folded before it removed, which the driver sees when it looks again."""
     log: dict[str, int] = {}
     advance(stream(uri, mode=mode, log=log, run_id="first", every=10))
 
     to_come = [at]
 
-    def on_step(step: Step) -> None:
+    def on_step(step: Failpoint) -> None:
         if to_come == [step]:
             to_come.clear()
             tidy(uri)
@@ -264,7 +268,7 @@ def test_control_without_the_floor_a_driver_that_wakes_at_once_doubles(uri: str)
 # ------------------------------------------------------------------------- a random life beside it
 
 
-class TidyPort(MemoryDatasetPort):
+class TidyPort(InMemoryDatasetPort):
     """The twin with what a cleanup asks of pylance."""
 
     @property
@@ -333,7 +337,7 @@ def test_control_the_same_life_with_a_cleanup_that_does_not_fold_finds_a_gap() -
 
 
 def test_the_twin_is_cleaned_up_by_the_same_code() -> None:
-    dataset = MemoryDataset()
+    dataset = InMemoryDataset()
     for number in range(4):
         dataset.open().commit(Configure({"a": str(number)}))
     port: Any = TidyPort(dataset, dataset.version)

@@ -18,10 +18,10 @@ from airflow_provider_lance.exceptions import (
     SchemaMismatchError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.watermark import exact_watermark
@@ -158,7 +158,7 @@ def test_cleanup_that_takes_the_epochs_own_version_stops_the_query(world: World)
     expect_rows(world, 3)
     from airflow_provider_lance.protocol.answers import OnHistoryGap
 
-    answer = Policy(on_history_gap=OnHistoryGap.parse("committed:2"), backoff=QUICK)
+    answer = CommitPolicy(on_history_gap=OnHistoryGap.parse("committed:2"), backoff=QUICK)
     driver = SparkLike(world, log, policy=answer)
     driver.step()
     driver.step()
@@ -179,7 +179,7 @@ def test_cleanup_after_an_orderly_end_is_exact(world: World) -> None:
 
 
 def paused_while_a_successor_works(
-    world: World, mode: OutputMode, policy: Policy
+    world: World, mode: OutputMode, policy: CommitPolicy
 ) -> tuple[SparkLike, dict[str, int]]:
     """Return a driver that hangs before its second commit while another goes on to epoch 3.
 
@@ -188,8 +188,8 @@ def paused_while_a_successor_works(
     log: dict[str, int] = {}
     woken = []
 
-    def hang(step: Step) -> None:
-        if step is Step.COMMIT_CHECKED and log["planned"] == 1 and not woken:
+    def hang(step: Failpoint) -> None:
+        if step is Failpoint.COMMIT_CHECKED and log["planned"] == 1 and not woken:
             woken.append(True)
             successor = SparkLike(world, log, run_id="successor", mode=mode)
             for _ in range(3):
@@ -205,7 +205,7 @@ def paused_while_a_successor_works(
 def test_cleanup_does_not_lift_the_barrier_from_a_driver_that_hung(
     world: World, mode: OutputMode
 ) -> None:
-    long_ago = Policy(fresh_seconds=0, backoff=QUICK)
+    long_ago = CommitPolicy(fresh_seconds=0, backoff=QUICK)
     driver, _ = paused_while_a_successor_works(world, mode, long_ago)
     with pytest.raises(FencedError):
         driver.step()
@@ -214,7 +214,9 @@ def test_cleanup_does_not_lift_the_barrier_from_a_driver_that_hung(
 
 def test_cleanup_faster_than_a_handle_grows_old_is_at_least_noticed(world: World) -> None:
     """No version is kept for even a minute: prevention ends here, and the error says so."""
-    driver, _ = paused_while_a_successor_works(world, OutputMode.APPEND, Policy(backoff=QUICK))
+    driver, _ = paused_while_a_successor_works(
+        world, OutputMode.APPEND, CommitPolicy(backoff=QUICK)
+    )
     with pytest.raises(FencedError, match="may be there twice"):
         driver.step()
     assert not driver.committer.release()
@@ -247,7 +249,7 @@ def test_a_column_altered_while_the_stream_runs_stops_it(world: World) -> None:
 
 
 def test_a_column_altered_while_the_stream_waited_stops_it(world: World) -> None:
-    policy = Policy(fresh_seconds=0, backoff=QUICK)
+    policy = CommitPolicy(fresh_seconds=0, backoff=QUICK)
     driver = SparkLike(world, {}, policy=policy)
     driver.step()
     port: Any = world.open()
@@ -261,7 +263,7 @@ def test_a_dataset_made_anew_under_the_driver_stops_it(tmp_path: Path) -> None:
     import shutil
 
     uri = str(tmp_path / "t.lance")
-    driver = SparkLike(lance_world(uri), {}, policy=Policy(fresh_seconds=0, backoff=QUICK))
+    driver = SparkLike(lance_world(uri), {}, policy=CommitPolicy(fresh_seconds=0, backoff=QUICK))
     driver.step()
     shutil.rmtree(uri)
     lance_world(uri)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_lance.diagnostics.check import CheckReport, check
-from airflow_provider_lance.diagnostics.collect import look_at_dataset
+from airflow_provider_lance.diagnostics.collect import collect_dataset
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Severity
 from airflow_provider_lance.maintenance.cleanup import Retention, clean_up
@@ -111,7 +111,7 @@ def test_files_of_older_versions_are_named(uri: str) -> None:
     compacting(uri)
     lance.dataset(uri).delete("id < 15")
     age(uri)
-    seen = look_at_dataset(open_dataset(uri), orphans=True)
+    seen = collect_dataset(open_dataset(uri), orphans=True)
     assert (seen.orphaned_files, seen.orphans_since) == (0, 1)
 
 
@@ -124,10 +124,10 @@ def test_only_so_many_manifests_are_read(uri: str) -> None:
     left = leave_behind(uri, 2)
     newest = sum(manifest(uri, version).stat().st_size for version in (14, 15, 16))
     age_all(uri)
-    seen = look_at_dataset(open_dataset(uri), orphans=True, manifest_bytes=newest)
+    seen = collect_dataset(open_dataset(uri), orphans=True, manifest_bytes=newest)
     assert seen.orphans_since == 14
     assert (seen.orphaned_files, seen.orphaned_bytes) == (2, left)
-    whole = look_at_dataset(open_dataset(uri), orphans=True)
+    whole = collect_dataset(open_dataset(uri), orphans=True)
     assert (whole.orphaned_files, whole.orphans_since) == (3, 1)
 
 
@@ -143,10 +143,10 @@ def test_the_files_of_a_branch_are_not_told_from_orphans(uri: str) -> None:
     lance.dataset(uri).create_branch("side")
     leave_behind(uri)
     age(uri)
-    assert look_at_dataset(open_dataset(uri), orphans=True).orphans_since is None
+    assert collect_dataset(open_dataset(uri), orphans=True).orphans_since is None
 
 
 def test_a_dataset_without_data_files(tmp_path: Path) -> None:
     uri = str(tmp_path / "empty.lance")
     lance.write_dataset(pa.Table.from_pylist([], SCHEMA), uri)
-    assert look_at_dataset(open_dataset(uri), orphans=True).orphaned_files == 0
+    assert collect_dataset(open_dataset(uri), orphans=True).orphaned_files == 0

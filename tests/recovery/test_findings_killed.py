@@ -1,4 +1,4 @@
-"""Real drivers, killed by SIGKILL: what a check says of them, and that healing leaves no trace."""
+"""Real drivers, killed by SIGKILL: what a check says of them, and that a repair leaves no trace."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import lance
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.diagnostics.findings import Code, Heal, Severity
+from airflow_provider_lance.diagnostics.findings import Code, Repair, Severity
 from airflow_provider_lance.exceptions import HistoryGapError
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.repair.actions import (
     fold_watermark,
     release_owner,
@@ -30,10 +30,12 @@ Killed = tuple[Scene, Callable[[], None]]
 
 
 @pytest.fixture(scope="module")
-def killed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[Step, Killed]:
+def killed(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> dict[Failpoint, Killed]:
     """Kill two drivers at epoch 2: one after its commit and one before, its data written."""
     scenes, drivers = {}, []
-    for step in (Step.COMMIT_LANDED, Step.COMMIT_CHECKED):
+    for step in (Failpoint.COMMIT_LANDED, Failpoint.COMMIT_CHECKED):
         scene = Scene(spark, tmp_path_factory.mktemp(step.name) / "stream", EPOCHS)
         drivers.append(scene.start("kill", step, 3))
         scenes[step] = scene
@@ -44,17 +46,17 @@ def killed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 
 @pytest.fixture
-def landed(killed: dict[Step, Killed]) -> Scene:
+def landed(killed: dict[Failpoint, Killed]) -> Scene:
     """Return the stream whose driver died between the commit of epoch 2 and Spark's note of it."""
-    scene, put_back = killed[Step.COMMIT_LANDED]
+    scene, put_back = killed[Failpoint.COMMIT_LANDED]
     put_back()
     return scene
 
 
 @pytest.fixture
-def planned(killed: dict[Step, Killed]) -> Scene:
+def planned(killed: dict[Failpoint, Killed]) -> Scene:
     """Return the stream whose driver died just before it committed epoch 2."""
-    scene, put_back = killed[Step.COMMIT_CHECKED]
+    scene, put_back = killed[Failpoint.COMMIT_CHECKED]
     put_back()
     return scene
 
@@ -71,11 +73,11 @@ def test_a_driver_that_died_after_a_commit(landed: Scene) -> None:
     report = landed.check()
     assert codes(report) == [Code.DRIVER_GONE, Code.WATERMARK_BEHIND]
     gone = finding(report, Code.DRIVER_GONE)
-    assert gone.heal is Heal.OWNER
+    assert gone.repair is Repair.OWNER
     assert gone.command == f"lance-stream release {landed.uri} q --yes"
     assert gone.evidence["alive"] is False
     behind = finding(report, Code.WATERMARK_BEHIND)
-    assert (behind.severity, behind.heal) == (Severity.WARNING, Heal.WATERMARK)
+    assert (behind.severity, behind.repair) == (Severity.WARNING, Repair.WATERMARK)
     assert behind.evidence["configWatermark"] == -1
     assert [epoch for epoch, _ in behind.evidence["epochs"]] == [0, 1, 2]
     skip = finding(report, Code.EPOCH_TO_SKIP)

@@ -15,7 +15,7 @@ from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Severity
 from airflow_provider_lance.protocol.codec import decode_query, encode_stop
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import StopNote
 from airflow_provider_lance.protocol.port import Configure
@@ -49,7 +49,7 @@ def life(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def moments(scene: Scene, drivers: list[Popen[str]]) -> Iterator[tuple[str, CheckReport]]:
-    drivers.append(scene.start("hang", Step.COMMIT_CHECKED, 2))
+    drivers.append(scene.start("hang", Failpoint.COMMIT_CHECKED, 2))
     wait_for("epoch 1 to be planned", (scene.checkpoint / "offsets/1").exists)
     wait_for("a heartbeat that tells of epoch 0", lambda: heard(scene) == [0])
     yield "in flight", scene.check(tolerance=PATIENT)
@@ -61,7 +61,7 @@ def moments(scene: Scene, drivers: list[Popen[str]]) -> Iterator[tuple[str, Chec
     asked = encode_stop("q", StopNote(1, by="ann", time=LONG_AGO))
     open_dataset(scene.uri).commit(Configure(asked))
     yield "asked to stop", scene.check(tolerance=PATIENT)
-    drivers.append(scene.start("hang", Step.COMMIT_CHECKED, 1))
+    drivers.append(scene.start("hang", Failpoint.COMMIT_CHECKED, 1))
     wait_for("the second driver's claim", lambda: token(scene) == 2)
     yield "two", scene.check(tolerance=PATIENT)
     end(drivers[0])

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.codec import key
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from tests.support.processes import finish, python
 from tests.support.sparkstream import Stream, orders, spec, write_spec
 from tests.support.wreck import ROWS, Wreck
@@ -39,7 +39,7 @@ def test_history_folded_above_the_newest_version_does_not_append_an_epoch_again(
         stream.add(orders(n * ROWS_IN_FILE, ROWS_IN_FILE))
     path = write_spec(tmp_path / "spec.json", spec(stream))
     # Killed after the commit of epoch 1 and before Spark logged it: epoch 1 is in flight.
-    driver = python("-m", "tests.support.killed_job", str(path), Step.COMMIT_LANDED.value, "2")
+    driver = python("-m", "tests.support.killed_job", str(path), Failpoint.COMMIT_LANDED.value, "2")
     status, output = finish(driver)
     assert status == -signal.SIGKILL, output
     assert stream.table().num_rows == 2 * ROWS_IN_FILE

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import OwnerState
 from tests.support.processes import finish, python
 from tests.support.sparkstream import Stream, orders, spec, write_spec
@@ -25,22 +25,22 @@ MODES = {
 }
 # Where a step is reached more than once, the second time is in the middle of the stream.
 PLACES = [
-    (Step.CLAIM_OPENED, 1, "append"),
-    (Step.CLAIM_OWNED, 1, "append"),
-    (Step.CLAIM_BARRED, 1, "append"),
-    (Step.CLAIM_HEALED, 1, "append"),
-    (Step.COMMIT_CHECKED, 3, "append"),
-    (Step.COMMIT_LANDED, 2, "append"),
-    (Step.COMMIT_LANDED, 3, "update"),
-    (Step.COMMIT_FOLDED, 4, "update"),
-    (Step.RELEASE_CHECKED, 1, "append"),
-    (Step.RELEASE_DONE, 1, "append"),
+    (Failpoint.CLAIM_OPENED, 1, "append"),
+    (Failpoint.CLAIM_OWNED, 1, "append"),
+    (Failpoint.CLAIM_BARRED, 1, "append"),
+    (Failpoint.CLAIM_REPAIRED, 1, "append"),
+    (Failpoint.COMMIT_CHECKED, 3, "append"),
+    (Failpoint.COMMIT_LANDED, 2, "append"),
+    (Failpoint.COMMIT_LANDED, 3, "update"),
+    (Failpoint.COMMIT_FOLDED, 4, "update"),
+    (Failpoint.RELEASE_CHECKED, 1, "append"),
+    (Failpoint.RELEASE_DONE, 1, "append"),
 ]
 
 
 @pytest.mark.parametrize(("step", "occurrence", "mode"), PLACES)
 def test_a_driver_killed_at_a_step_is_succeeded_without_loss_or_double(
-    spark: SparkSession, tmp_path: Path, step: Step, occurrence: int, mode: str
+    spark: SparkSession, tmp_path: Path, step: Failpoint, occurrence: int, mode: str
 ) -> None:
     stream = Stream(spark, tmp_path)
     for n in range(EPOCHS):

@@ -10,10 +10,10 @@ import pytest
 
 from airflow_provider_lance.exceptions import DatasetRestoredError
 from airflow_provider_lance.protocol.answers import OnRestore
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.decision import Decision
 from tests.support.drivers import QUICK
-from tests.support.healing import CheckpointDriver, Scene, lance_scene
+from tests.support.repairing import CheckpointDriver, Scene, lance_scene
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/trouble.md"
 
@@ -60,7 +60,7 @@ def test_a_stream_goes_on_without_rows_that_a_restore_took_away(scene: Scene) ->
     exec(accept, names)
     answer = names["sink_options"]["onRestore"].replace("38-41", "2-3")
     assert f"onRestore={answer}" in said
-    policy = Policy(backoff=QUICK, on_restore=OnRestore.parse(answer))
+    policy = CommitPolicy(backoff=QUICK, on_restore=OnRestore.parse(answer))
     assert CheckpointDriver(scene, policy=policy).step().decision is Decision.FULL_COMMIT
     assert CheckpointDriver(scene).step().decision is Decision.FULL_COMMIT
     assert scene.epochs() == [epoch for epoch in (0, 1, 4, 5) for _ in range(3)]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.files import open_files
@@ -28,7 +28,7 @@ def main(folder: str, epochs: str, barrier: str, seed: str) -> int:
     dice = random.Random(int(seed))
     world = lance_world(f"{folder}/t.lance")
     files = open_files(f"{folder}/checkpoint")
-    policy = Policy(barrier=barrier == "on")
+    policy = CommitPolicy(barrier=barrier == "on")
 
     def look() -> Checkpoint:
         return read_checkpoint(f"{folder}/checkpoint", files)

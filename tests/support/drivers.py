@@ -10,13 +10,13 @@ import pyarrow as pa
 
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.protocol.failpoints import CommitResult, Step
+from airflow_provider_lance.protocol.failpoints import CommitResult, Failpoint
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.protocol.port import DatasetPort
-from airflow_provider_lance.testing.dataset import MemoryDataset
+from airflow_provider_lance.testing.dataset import InMemoryDataset
 
 QUERY = "orders"
 CHECKPOINT_ID = "11111111-aaaa"
@@ -36,7 +36,7 @@ class World:
     clean_up: Callable[[], None]
 
 
-def twin_world(dataset: MemoryDataset) -> World:
+def twin_world(dataset: InMemoryDataset) -> World:
     return World(
         open=dataset.open,
         fragments=lambda port, rows: [tuple(rows)],
@@ -100,9 +100,9 @@ class SparkLike:
         checkpoint_id: str = CHECKPOINT_ID,
         run_id: str = "run",
         launch_id: str = "",
-        policy: Policy | None = None,
+        policy: CommitPolicy | None = None,
         mode: OutputMode = OutputMode.APPEND,
-        on_step: Callable[[Step], None] = lambda step: None,
+        on_step: Callable[[Failpoint], None] = lambda step: None,
     ) -> None:
         self.world, self.log, self.mode, self.query_id = world, log, mode, query_id
         self._id = checkpoint_id
@@ -110,7 +110,7 @@ class SparkLike:
             world.open(),
             query_id,
             self.look(),
-            policy or Policy(backoff=QUICK),
+            policy or CommitPolicy(backoff=QUICK),
             launch_id=launch_id,
             look=self.look,
             on_step=on_step,

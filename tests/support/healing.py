@@ -10,9 +10,9 @@ from pathlib import Path
 
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
-from airflow_provider_lance.protocol.failpoints import CommitResult, Step
+from airflow_provider_lance.protocol.failpoints import CommitResult, Failpoint
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import (
     Driver,
@@ -25,7 +25,7 @@ from airflow_provider_lance.protocol.model import (
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.supervision.driver_reports import report_location, write_heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
-from airflow_provider_lance.testing.dataset import MemoryDataset
+from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import (
     CHECKPOINT_ID,
     QUERY,
@@ -50,7 +50,7 @@ class Scene:
     world: World
     folder: Path
     query_id: str = QUERY
-    policy: Policy = field(default_factory=lambda: Policy(backoff=QUICK))
+    policy: CommitPolicy = field(default_factory=lambda: CommitPolicy(backoff=QUICK))
 
     @property
     def checkpoint(self) -> str:
@@ -92,8 +92,8 @@ class Scene:
         write_heartbeat(files, launch_id, document)
 
 
-def twin_scene(folder: Path, dataset: MemoryDataset | None = None) -> Scene:
-    return Scene(twin_world(dataset or MemoryDataset()), folder)
+def twin_scene(folder: Path, dataset: InMemoryDataset | None = None) -> Scene:
+    return Scene(twin_world(dataset or InMemoryDataset()), folder)
 
 
 def lance_scene(folder: Path) -> Scene:
@@ -112,8 +112,8 @@ class CheckpointDriver:
         launch_id: str = "",
         checkpoint: str = "",
         checkpoint_id: str = CHECKPOINT_ID,
-        policy: Policy | None = None,
-        on_step: Callable[[Step], None] = lambda step: None,
+        policy: CommitPolicy | None = None,
+        on_step: Callable[[Failpoint], None] = lambda step: None,
     ) -> None:
         self.scene, self.location = scene, checkpoint or scene.checkpoint
         self.folder = Path(self.location)

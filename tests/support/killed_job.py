@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.spec.job import JobSpec
@@ -25,7 +25,7 @@ def main(path: str, step: str, occurrence: str) -> int:
     )
     left = int(occurrence)
 
-    def kill_there(at: Step) -> None:
+    def kill_there(at: Failpoint) -> None:
         nonlocal left
         if at.value == step:
             left -= 1

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from airflow_provider_lance.drivers.launch_request import StopOrder
+from airflow_provider_lance.drivers.launch_request import StopSettings
 from airflow_provider_lance.drivers.local import LocalDriver, launch
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from tests.support.processes import wait_for
 
 
@@ -20,8 +20,8 @@ class Launches:
         self.root = root
         self._started: list[LocalDriver] = []
 
-    def folder(self, launch_id: str = "launch") -> RunFolder:
-        return RunFolder(self.root, "flights", launch_id)
+    def folder(self, launch_id: str = "launch") -> RunDirectory:
+        return RunDirectory(self.root, "flights", launch_id)
 
     def start(
         self,
@@ -29,7 +29,7 @@ class Launches:
         launch_id: str = "launch",
         redact: Sequence[str] = (),
         grace: float = 30,
-        stop: StopOrder | None = None,
+        stop: StopSettings | None = None,
         seconds: float = 30,
         **environment: str,
     ) -> LocalDriver:
@@ -68,9 +68,9 @@ def end_of(driver: LocalDriver, seconds: float = 30) -> int:
 
 def output(driver: LocalDriver) -> str:
     """Return the driver's log; its keeper makes it a moment after the launch."""
-    log = RunFolder.at(driver.folder).driver_log
+    log = RunDirectory.at(driver.folder).driver_log
     return log.read_text() if log.exists() else ""
 
 
 def keeper_said(driver: LocalDriver) -> str:
-    return RunFolder.at(driver.folder).keeper_log.read_text()
+    return RunDirectory.at(driver.folder).keeper_log.read_text()

@@ -25,7 +25,7 @@ from airflow_provider_lance.maintenance.report import Report
 from airflow_provider_lance.maintenance.run import maintain
 from airflow_provider_lance.maintenance.versions import list_versions
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.decision import Decision
@@ -132,7 +132,7 @@ def stream(
     **kwargs: Any,
 ) -> SparkLike:
     """Start a driver on a dataset; it owns its query from its first epoch on."""
-    policy = kwargs.pop("policy", Policy(watermark_every=every, backoff=QUICK))
+    policy = kwargs.pop("policy", CommitPolicy(watermark_every=every, backoff=QUICK))
     known = {} if log is None else log
     return SparkLike(lance_world(uri), known, mode=mode, query_id=query_id, policy=policy, **kwargs)
 
@@ -159,7 +159,7 @@ def drive(folder: str, mode: OutputMode, dice: random.Random) -> None:
         return read_checkpoint(str(place), reader)
 
     seen = look()
-    committer = Committer(world.open(), str(mode), seen, Policy(), look=look)
+    committer = Committer(world.open(), str(mode), seen, CommitPolicy(), look=look)
     committer.prepare()
     committer.identify(Driver(f"run-{os.getpid()}", f"id-{mode}", str(place), pid=os.getpid()))
     epoch_id = seen.in_flight if seen.in_flight is not None else seen.committed + 1

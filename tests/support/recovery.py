@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_lance.diagnostics.check import CheckReport, check
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spec.job import JobSpec
@@ -54,7 +54,9 @@ class Scene:
         order = spec(self.stream, new_launch_id(), sink=sink)
         return run(self.stream.spark, JobSpec.parse(order))
 
-    def start(self, what: str, step: Step, occurrence: int, **sink: Any) -> subprocess.Popen[str]:
+    def start(
+        self, what: str, step: Failpoint, occurrence: int, **sink: Any
+    ) -> subprocess.Popen[str]:
         """Start a driver in a process of its own that dies or hangs at a step."""
         launch_id = new_launch_id()
         order = spec(self.stream, launch_id, sink=sink, launchedBy="dag:stream")

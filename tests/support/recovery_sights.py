@@ -19,7 +19,7 @@ from airflow_provider_lance.protocol.model import (
 )
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.health import Health, StreamState
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
 NOW = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
@@ -55,8 +55,8 @@ def mark(epoch: int = 5, *stamps: EpochStamp, **changes: Any) -> Watermark:
 
 
 def driver(launch_id: str = "L1", **changes: Any) -> DriverSeen:
-    pulse = Pulse(at(3), "running", token=1, epoch=5, version=10, watermark=5)
-    seen = DriverSeen(launch_id, {}, pulse, None, True, 3.0, HERE, 1)
+    heartbeat = Heartbeat(at(3), "running", token=1, epoch=5, version=10, watermark=5)
+    seen = DriverSeen(launch_id, {}, heartbeat, None, True, 3.0, HERE, 1)
     return replace(seen, **changes)
 
 
@@ -95,5 +95,5 @@ GONE = driver(alive=False)
 RELEASED = {"owner": owner(OwnerState.RELEASED)}
 OTHER = ProcessIdentity("host", 200, "boot:2")
 FAILED = summary(EndReason.FAILED, error="SchemaMismatchError", message="column x\nand more")
-ELSEWHERE = driver(pulse=None, heartbeat=None, alive=None, silent=0.0)
+ELSEWHERE = driver(heartbeat=None, heartbeat_json=None, alive=None, silent=0.0)
 INFO, WARNING, ERROR, CRITICAL = Severity

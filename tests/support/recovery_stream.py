@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_lance.diagnostics.collect import look
+from airflow_provider_lance.diagnostics.collect import collect
 from airflow_provider_lance.diagnostics.evidence import Evidence
 from airflow_provider_lance.diagnostics.findings import Code, Severity
-from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.files import open_files
@@ -43,7 +43,7 @@ class Stream:
         (self.checkpoint / "metadata").write_text('{"id": "cp"}')
         known = Checkpoint(str(self.checkpoint), "cp")
         self.committer = Committer(
-            self.world.open(), query_id, known, Policy(backoff=QUICK), look=lambda: known
+            self.world.open(), query_id, known, CommitPolicy(backoff=QUICK), look=lambda: known
         )
         self.committer.prepare()
         record = {"host": HERE.host, "pid": HERE.pid, "start": HERE.start, "launch_id": L1}
@@ -93,9 +93,9 @@ class Stream:
         write_summary(self.reports, replace(ended, **changes))
 
     def look(self, **kwargs: Any) -> Evidence:
-        return look(open_dataset(self.uri), self.query_id, **kwargs)
+        return collect(open_dataset(self.uri), self.query_id, **kwargs)
 
 
 def told(evidence: Evidence) -> list[Code]:
     """Return the codes that are a warning or worse, worst first."""
-    return [each.code for each in judge(evidence) if each.severity >= Severity.WARNING]
+    return [each.code for each in evaluate_rules(evidence) if each.severity >= Severity.WARNING]

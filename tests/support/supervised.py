@@ -12,7 +12,7 @@ import lance
 import pyarrow as pa
 
 from airflow_provider_lance.drivers.local import LocalDriver
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import StorageUnavailableError
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
@@ -91,7 +91,7 @@ class Supervised:
     def __init__(self, root: Path, launch_id: str = "launch") -> None:
         self.launch_id = launch_id
         self.uri, self.checkpoint = str(root / "flights.lance"), str(root / "checkpoint")
-        self.folder = RunFolder(root / "streams", QUERY, launch_id)
+        self.folder = RunDirectory(root / "streams", QUERY, launch_id)
         self.reports = open_files(report_location(self.checkpoint))
         self._started: list[subprocess.Popen[bytes]] = []
         self._beats = 0

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.files import open_files
@@ -68,7 +68,7 @@ class Wreck:
         process = process or dead_process()
         seen = read_checkpoint(str(place), open_files(str(place)))
         committer = Committer(
-            open_dataset(self.uri), self.query_id, seen, Policy(watermark_every=1_000)
+            open_dataset(self.uri), self.query_id, seen, CommitPolicy(watermark_every=1_000)
         )
         committer.prepare()
         committer.identify(

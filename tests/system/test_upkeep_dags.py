@@ -149,7 +149,7 @@ def questions(airflow: Airflow, *states: str) -> dict[str, dict[str, Any]]:
 
 
 def test_lance_recovery(airflow: Airflow) -> None:
-    """What is safe is healed, what is not is asked once, and the answers leave every row once."""
+    """What is safe is repaired, what is not is asked once, and the answers leave every row once."""
     data = airflow.home / "data"
     dead, silent = Wreck(data, "dead.lance"), Wreck(data, "silent.lance")
     landed, missing = Wreck(data, "landed.lance"), Wreck(data, "missing.lance")

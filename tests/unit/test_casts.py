@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Append, Upsert
-from airflow_provider_lance.spark.collect_fragments import Gathered, gather_rows
+from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather_rows
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 
 F16, F32, F64, I64, TEXT = pa.float16(), pa.float32(), pa.float64(), pa.int64(), pa.string()
@@ -244,7 +244,7 @@ def test_what_spark_takes_for_one_key_replaces_one_row(
     assert port.dataset.count_rows() == 2
 
 
-def upsert(uri: str, written: Gathered) -> Any:
+def upsert(uri: str, written: CollectedFragments) -> Any:
     assert written.keys is not None
     return open_dataset(uri).commit(Upsert(written.fragments, written.keys, ("k",)))
 

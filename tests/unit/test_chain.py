@@ -15,12 +15,12 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.protocol.answers import OnRestore
 from airflow_provider_lance.protocol.clock import Moment
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.protocol.port import Append, Configure
 from airflow_provider_lance.protocol.watermark import exact_watermark
-from airflow_provider_lance.testing.dataset import Fault, MemoryDataset, MemoryDatasetPort
+from airflow_provider_lance.testing.dataset import Fault, InMemoryDataset, InMemoryDatasetPort
 from tests.support.drivers import QUERY, QUICK, SparkLike, epoch_rows, twin_world
 
 FOREIGN = {"id": -1, "epoch": -1}
@@ -40,10 +40,10 @@ class Scene:
     """One dataset, one checkpoint, and drivers that commit on handles they opened long ago."""
 
     def __init__(self) -> None:
-        self.dataset, self.log, self.clock = MemoryDataset(), dict[str, int](), Clock()
+        self.dataset, self.log, self.clock = InMemoryDataset(), dict[str, int](), Clock()
 
     def driver(self, every: int = 10, **options: object) -> SparkLike:
-        policy = Policy(watermark_every=every, backoff=QUICK, clock=self.clock, **options)  # type: ignore[arg-type]
+        policy = CommitPolicy(watermark_every=every, backoff=QUICK, clock=self.clock, **options)  # type: ignore[arg-type]
         return SparkLike(twin_world(self.dataset), self.log, policy=policy)
 
     def run(self, epochs: int, every: int = 10) -> SparkLike:
@@ -187,15 +187,15 @@ def test_a_commit_of_its_own_beside_a_poll_is_no_restore(
 ) -> None:
     driver = scene.driver(every)
     driver.step()
-    opened = MemoryDatasetPort.latest
+    opened = InMemoryDatasetPort.latest
 
-    def latest(port: MemoryDatasetPort) -> MemoryDatasetPort:
-        monkeypatch.setattr(MemoryDatasetPort, "latest", opened)
+    def latest(port: InMemoryDatasetPort) -> InMemoryDatasetPort:
+        monkeypatch.setattr(InMemoryDatasetPort, "latest", opened)
         seen = opened(port)
         driver.step()  # by the query's thread
         return seen
 
-    monkeypatch.setattr(MemoryDatasetPort, "latest", latest)
+    monkeypatch.setattr(InMemoryDatasetPort, "latest", latest)
     assert driver.committer.stop_requested(poll=True) is None
     driver.step()
     assert driver.committer.release()
@@ -213,9 +213,9 @@ def test_a_release_that_lands_on_a_restored_version_is_taken_back(scene: Scene) 
     driver = scene.run(4)
     back = scene.dataset.version - 2
 
-    class Restoring(MemoryDataset):
+    class Restoring(InMemoryDataset):
         def commit(self, *commit: object) -> int:
-            self.__class__ = MemoryDataset
+            self.__class__ = InMemoryDataset
             self.restore(back)
             return self.commit(*commit)  # type: ignore[arg-type]
 

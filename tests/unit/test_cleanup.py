@@ -30,7 +30,7 @@ from airflow_provider_lance.maintenance.cleanup import (
 from airflow_provider_lance.maintenance.options import KEEP_SECONDS
 from airflow_provider_lance.protocol.answers import OnRestore
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import Append, Change, Configure
@@ -278,7 +278,7 @@ def test_a_fold_keeps_to_the_generation_of_its_query(tmp_path: Path) -> None:
     old = stream(uri)
     for _ in range(4):
         old.step()
-    policy = Policy(new_generation=True, backoff=QUICK)
+    policy = CommitPolicy(new_generation=True, backoff=QUICK)
     new = stream(uri, log={"planned": -1}, checkpoint_id="22222222-bbbb", policy=policy)
     new.step([{"id": 7, "epoch": 0}])
     assert state(uri).generation == 1
@@ -330,7 +330,7 @@ def test_versions_with_undone_epochs_stay_until_the_loss_is_accepted(
         stream(uri, log=log)
     held = lance.dataset(uri, version=newest - 1).to_table()
     assert set(held["epoch"].to_pylist()) >= {2, 3}
-    accepted = Policy(backoff=QUICK, on_restore=OnRestore(2, 3))
+    accepted = CommitPolicy(backoff=QUICK, on_restore=OnRestore(2, 3))
     stream(uri, log=log, policy=accepted).step()
     clean(uri, EAGER)
     assert newest - 1 not in numbers(uri)

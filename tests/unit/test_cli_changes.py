@@ -184,11 +184,12 @@ def test_resolve_files_beside_a_living_driver_is_refused(stream: Stream) -> None
 
 def test_what_an_error_says_to_type_reaches_the_store(wreck: Stream) -> None:
     lose_versions(wreck)
-    reach = "--storage-option timeout=60s"
-    ran = typed("release", wreck.uri, *reach.split(), "--yes")
+    connection_arguments = "--storage-option timeout=60s"
+    ran = typed("release", wreck.uri, *connection_arguments.split(), "--yes")
     assert ran.status == 1
     assert re.search(
-        rf"type lance-stream resolve gap \S+ {QUERY} --epoch \d+ --yes {reach} ", ran.err
+        rf"type lance-stream resolve gap \S+ {QUERY} --epoch \d+ --yes {connection_arguments} ",
+        ran.err,
     )
 
 

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from airflow_provider_lance.cli import doctor_packages as environment
 from airflow_provider_lance.cli import probe
 from airflow_provider_lance.cli.diagnosis import Diagnosis, Level
-from airflow_provider_lance.cli.doctor_spark import look_at_spark
+from airflow_provider_lance.cli.doctor_spark import diagnose_spark
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.dataset import open_dataset as really_open
 from tests.support.cli import Ran, Stream, python, sleeper, typed
@@ -140,7 +140,7 @@ def told_of(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> dict[str
     """Return what is said of packages, some of which have other versions, or none."""
     known = environment.version_of
     monkeypatch.setattr(environment, "version_of", lambda name: versions.get(name, known(name)))
-    return {each.name: each for each in environment.look_at_packages()}
+    return {each.name: each for each in environment.diagnose_packages()}
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_a_spark_submit_that_is_not_on_the_path(tmp_path: Path) -> None:
 
 def test_no_spark_submit_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    found = {each.name: each for each in look_at_spark({"PATH": str(tmp_path)})}
+    found = {each.name: each for each in diagnose_spark({"PATH": str(tmp_path)})}
     assert found["spark-submit"].level is Level.ERROR
     assert found["spark-submit"].advice == "pip install 'airflow-provider-lance[pyspark]'"
 

@@ -23,14 +23,14 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.protocol.answers import OnHistoryGap
 from airflow_provider_lance.protocol.codec import decode_query, key
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.protocol.watermark import exact_watermark
-from airflow_provider_lance.testing.dataset import Fault, MemoryDataset, MemoryDatasetPort
+from airflow_provider_lance.testing.dataset import Fault, InMemoryDataset, InMemoryDatasetPort
 from tests.support.drivers import QUERY, QUICK, SparkLike, epoch_rows, twin_world
 
 
@@ -39,16 +39,16 @@ class Crash(BaseException):
 
 
 @pytest.fixture
-def dataset() -> MemoryDataset:
-    return MemoryDataset()
+def dataset() -> InMemoryDataset:
+    return InMemoryDataset()
 
 
-def expect_rows(dataset: MemoryDataset, epochs: int) -> None:
+def expect_rows(dataset: InMemoryDataset, epochs: int) -> None:
     ids = Counter(row["id"] for row in dataset.rows())
     assert ids == Counter(row["id"] for n in range(epochs) for row in epoch_rows(n))
 
 
-def test_an_epoch_costs_one_manifest_update_and_a_tenth(dataset: MemoryDataset) -> None:
+def test_an_epoch_costs_one_manifest_update_and_a_tenth(dataset: InMemoryDataset) -> None:
     driver = SparkLike(twin_world(dataset), {})
     driver.step()
     before = driver.committer.manifest_updates
@@ -59,15 +59,17 @@ def test_an_epoch_costs_one_manifest_update_and_a_tenth(dataset: MemoryDataset) 
     expect_rows(dataset, 101)
 
 
-def test_watermark_every_one_is_the_two_transaction_form(dataset: MemoryDataset) -> None:
-    driver = SparkLike(twin_world(dataset), {}, policy=Policy(watermark_every=1, backoff=QUICK))
+def test_watermark_every_one_is_the_two_transaction_form(dataset: InMemoryDataset) -> None:
+    driver = SparkLike(
+        twin_world(dataset), {}, policy=CommitPolicy(watermark_every=1, backoff=QUICK)
+    )
     for n in range(5):
         driver.step()
         assert decode_query(dataset.open().config, QUERY, dataset.version).watermark == n
     assert dataset.version == 1 + 1 + 10
 
 
-def test_the_exact_watermark_needs_no_fold(dataset: MemoryDataset) -> None:
+def test_the_exact_watermark_needs_no_fold(dataset: InMemoryDataset) -> None:
     driver = SparkLike(twin_world(dataset), {})
     for n in range(7):
         driver.step()
@@ -75,7 +77,7 @@ def test_the_exact_watermark_needs_no_fold(dataset: MemoryDataset) -> None:
     assert decode_query(dataset.open().config, QUERY, dataset.version).watermark == -1
 
 
-def test_release_folds_and_spares_the_next_claim_its_barrier(dataset: MemoryDataset) -> None:
+def test_release_folds_and_spares_the_next_claim_its_barrier(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
     driver = SparkLike(twin_world(dataset), log)
     driver.step()
@@ -95,7 +97,7 @@ def test_release_folds_and_spares_the_next_claim_its_barrier(dataset: MemoryData
 @pytest.mark.parametrize("mode", list(OutputMode))
 @pytest.mark.parametrize("position", range(4))
 def test_no_fault_of_the_store_loses_or_doubles_an_epoch(
-    dataset: MemoryDataset, fault: Fault, mode: OutputMode, position: int
+    dataset: InMemoryDataset, fault: Fault, mode: OutputMode, position: int
 ) -> None:
     log: dict[str, int] = {}
     driver = SparkLike(twin_world(dataset), log, mode=mode)
@@ -109,7 +111,7 @@ def test_no_fault_of_the_store_loses_or_doubles_an_epoch(
         expect_rows(dataset, 3)
 
 
-def test_a_late_write_is_shut_out_before_the_epoch_is_sent_again(dataset: MemoryDataset) -> None:
+def test_a_late_write_is_shut_out_before_the_epoch_is_sent_again(dataset: InMemoryDataset) -> None:
     driver = SparkLike(twin_world(dataset), {})
     driver.step()
     dataset.faults = [Fault.LATE]
@@ -117,17 +119,17 @@ def test_a_late_write_is_shut_out_before_the_epoch_is_sent_again(dataset: Memory
     expect_rows(dataset, 2)
 
 
-@pytest.mark.parametrize("step", list(Step))
+@pytest.mark.parametrize("step", list(Failpoint))
 @pytest.mark.parametrize("mode", [OutputMode.APPEND, OutputMode.UPDATE])
 @pytest.mark.parametrize("occurrence", [1, 2])
 def test_a_crash_at_any_step_is_repaired_by_the_next_driver(
-    dataset: MemoryDataset, step: Step, mode: OutputMode, occurrence: int
+    dataset: InMemoryDataset, step: Failpoint, mode: OutputMode, occurrence: int
 ) -> None:
     log: dict[str, int] = {}
     crashes = 0
-    reached: Counter[Step] = Counter()
+    reached: Counter[Failpoint] = Counter()
 
-    def crash_there(at: Step) -> None:
+    def crash_there(at: Failpoint) -> None:
         nonlocal crashes
         reached[at] += 1
         if at is step and reached[at] == occurrence:
@@ -139,7 +141,7 @@ def test_a_crash_at_any_step_is_repaired_by_the_next_driver(
             twin_world(dataset),
             log,
             mode=mode,
-            policy=Policy(watermark_every=3, backoff=QUICK),
+            policy=CommitPolicy(watermark_every=3, backoff=QUICK),
             on_step=crash_there,
         )
         try:
@@ -153,7 +155,7 @@ def test_a_crash_at_any_step_is_repaired_by_the_next_driver(
     expect_rows(dataset, 12)
 
 
-def test_a_stale_driver_is_fenced_and_its_epoch_does_not_land(dataset: MemoryDataset) -> None:
+def test_a_stale_driver_is_fenced_and_its_epoch_does_not_land(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
     stale = SparkLike(twin_world(dataset), log)
     stale.step()
@@ -167,13 +169,13 @@ def test_a_stale_driver_is_fenced_and_its_epoch_does_not_land(dataset: MemoryDat
     expect_rows(dataset, 3)
 
 
-def test_a_stale_append_that_lands_before_the_barrier_is_seen(dataset: MemoryDataset) -> None:
+def test_a_stale_append_that_lands_before_the_barrier_is_seen(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
     stale = SparkLike(twin_world(dataset), log)
     stale.step()
 
-    def meanwhile(step: Step) -> None:
-        if step is Step.CLAIM_OWNED:
+    def meanwhile(step: Failpoint) -> None:
+        if step is Failpoint.CLAIM_OWNED:
             stale.step()  # rebased over the claim, so it lands
 
     fresh = SparkLike(twin_world(dataset), log, on_step=meanwhile)
@@ -182,14 +184,14 @@ def test_a_stale_append_that_lands_before_the_barrier_is_seen(dataset: MemoryDat
     expect_rows(dataset, 3)
 
 
-def test_without_the_barrier_the_same_race_doubles(dataset: MemoryDataset) -> None:
+def test_without_the_barrier_the_same_race_doubles(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
-    no_barrier = Policy(barrier=False, backoff=QUICK)
+    no_barrier = CommitPolicy(barrier=False, backoff=QUICK)
     stale = SparkLike(twin_world(dataset), log, policy=no_barrier)
     stale.step()
 
-    def meanwhile(step: Step) -> None:
-        if step is Step.COMMIT_CHECKED:
+    def meanwhile(step: Failpoint) -> None:
+        if step is Failpoint.COMMIT_CHECKED:
             stale.step()
 
     fresh = SparkLike(twin_world(dataset), log, policy=no_barrier, on_step=meanwhile)
@@ -197,15 +199,15 @@ def test_without_the_barrier_the_same_race_doubles(dataset: MemoryDataset) -> No
     assert len(dataset.rows()) == 9, "epoch 1 twice"
 
 
-def test_two_drivers_that_claim_at_once_do_not_both_win(dataset: MemoryDataset) -> None:
+def test_two_drivers_that_claim_at_once_do_not_both_win(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
     first = SparkLike(twin_world(dataset), log)
     second = SparkLike(twin_world(dataset), dict(log), run_id="second")
     entered = False
 
-    def claim_too(step: Step) -> None:
+    def claim_too(step: Failpoint) -> None:
         nonlocal entered
-        if step is Step.CLAIM_OPENED and not entered:
+        if step is Failpoint.CLAIM_OPENED and not entered:
             entered = True
             second.step()
 
@@ -217,9 +219,9 @@ def test_two_drivers_that_claim_at_once_do_not_both_win(dataset: MemoryDataset) 
     expect_rows(dataset, 1)
 
 
-def test_compaction_between_epochs_disturbs_nothing(dataset: MemoryDataset) -> None:
+def test_compaction_between_epochs_disturbs_nothing(dataset: InMemoryDataset) -> None:
     for mode in (OutputMode.APPEND, OutputMode.UPDATE):
-        world = twin_world(MemoryDataset())
+        world = twin_world(InMemoryDataset())
         driver = SparkLike(world, {}, mode=mode)
         for _ in range(10):
             driver.step()
@@ -227,7 +229,7 @@ def test_compaction_between_epochs_disturbs_nothing(dataset: MemoryDataset) -> N
         assert len(world.rows()) == 30
 
 
-def test_a_deleted_checkpoint_is_refused_with_both_places(dataset: MemoryDataset) -> None:
+def test_a_deleted_checkpoint_is_refused_with_both_places(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
     SparkLike(twin_world(dataset), log).step()
     with pytest.raises(CheckpointMismatchError, match="no checkpoint yet.*newGeneration"):
@@ -237,7 +239,7 @@ def test_a_deleted_checkpoint_is_refused_with_both_places(dataset: MemoryDataset
     expect_rows(dataset, 1)
 
 
-def test_an_older_copy_of_the_checkpoint_is_refused(dataset: MemoryDataset) -> None:
+def test_an_older_copy_of_the_checkpoint_is_refused(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
     driver = SparkLike(twin_world(dataset), log)
     driver.step()
@@ -248,17 +250,17 @@ def test_an_older_copy_of_the_checkpoint_is_refused(dataset: MemoryDataset) -> N
         SparkLike(twin_world(dataset), backup)
 
 
-def test_a_recreated_dataset_is_refused(dataset: MemoryDataset) -> None:
+def test_a_recreated_dataset_is_refused(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
     SparkLike(twin_world(dataset), log).step()
     with pytest.raises(CheckpointMismatchError, match="no trace"):
-        SparkLike(twin_world(MemoryDataset()), log)
+        SparkLike(twin_world(InMemoryDataset()), log)
 
 
-def test_a_new_generation_counts_anew_under_the_same_name(dataset: MemoryDataset) -> None:
+def test_a_new_generation_counts_anew_under_the_same_name(dataset: InMemoryDataset) -> None:
     SparkLike(twin_world(dataset), log := {}).step()
     assert log == {"planned": 0, "committed": 0}
-    policy = Policy(new_generation=True, backoff=QUICK)
+    policy = CommitPolicy(new_generation=True, backoff=QUICK)
     anew: dict[str, int] = {}
     for _ in range(3):  # the option may stay: with the checkpoint kept it changes nothing
         driver = SparkLike(twin_world(dataset), anew, checkpoint_id="other", policy=policy)
@@ -269,7 +271,7 @@ def test_a_new_generation_counts_anew_under_the_same_name(dataset: MemoryDataset
     assert Counter(row["epoch"] for row in dataset.rows()) == {0: 6, 1: 3, 2: 3}
 
 
-def gap(dataset: MemoryDataset) -> dict[str, int]:
+def gap(dataset: InMemoryDataset) -> dict[str, int]:
     """Leave a query whose epoch 2 was planned, and whose newest versions were cleaned up."""
     log: dict[str, int] = {}
     driver = SparkLike(twin_world(dataset), log)
@@ -281,7 +283,7 @@ def gap(dataset: MemoryDataset) -> dict[str, int]:
     return log
 
 
-def test_a_gap_with_an_epoch_in_doubt_stops_and_says_what_to_type(dataset: MemoryDataset) -> None:
+def test_a_gap_with_an_epoch_in_doubt_stops_and_says_what_to_type(dataset: InMemoryDataset) -> None:
     log = gap(dataset)
     with pytest.raises(HistoryGapError, match="onHistoryGap=committed:2"):
         SparkLike(twin_world(dataset), log)
@@ -295,10 +297,10 @@ def test_a_gap_with_an_epoch_in_doubt_stops_and_says_what_to_type(dataset: Memor
     ],
 )
 def test_a_gap_is_resolved_by_naming_the_epoch(
-    dataset: MemoryDataset, landed: bool, decision: Decision
+    dataset: InMemoryDataset, landed: bool, decision: Decision
 ) -> None:
     log = gap(dataset)
-    answer = Policy(on_history_gap=OnHistoryGap(2, landed), backoff=QUICK)
+    answer = CommitPolicy(on_history_gap=OnHistoryGap(2, landed), backoff=QUICK)
     driver = SparkLike(twin_world(dataset), log, policy=answer)
     assert driver.step().decision in (decision, Decision.RECOVERY_TXN2_ONLY)
     expect_rows(dataset, 2 if landed else 3)
@@ -306,30 +308,30 @@ def test_a_gap_is_resolved_by_naming_the_epoch(
     SparkLike(twin_world(dataset), log).step()
 
 
-def test_an_answer_for_another_epoch_is_no_answer(dataset: MemoryDataset) -> None:
+def test_an_answer_for_another_epoch_is_no_answer(dataset: InMemoryDataset) -> None:
     log = gap(dataset)
     with pytest.raises(HistoryGapError):
         SparkLike(
             twin_world(dataset),
             log,
-            policy=Policy(on_history_gap=OnHistoryGap(1, True), backoff=QUICK),
+            policy=CommitPolicy(on_history_gap=OnHistoryGap(1, True), backoff=QUICK),
         )
 
 
-def test_a_gap_over_epochs_that_spark_has_as_done_stops_too(dataset: MemoryDataset) -> None:
+def test_a_gap_over_epochs_that_spark_has_as_done_stops_too(dataset: InMemoryDataset) -> None:
     log = gap(dataset)
     log["planned"] = 1
     # They landed, but a version that was cleaned up may have restored an older one.
     with pytest.raises(HistoryGapError, match="epochs 0 to 1.*onHistoryGap=committed:1"):
         SparkLike(twin_world(dataset), log)
-    answer = Policy(on_history_gap=OnHistoryGap(1, True), backoff=QUICK)
+    answer = CommitPolicy(on_history_gap=OnHistoryGap(1, True), backoff=QUICK)
     driver = SparkLike(twin_world(dataset), log, policy=answer)
     assert driver.committer.watermark == 1
     driver.step()
     expect_rows(dataset, 3)
 
 
-def test_a_gap_over_epochs_that_the_config_has_as_done_is_no_gap(dataset: MemoryDataset) -> None:
+def test_a_gap_over_epochs_that_the_config_has_as_done_is_no_gap(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
     driver = SparkLike(twin_world(dataset), log)
     driver.step()
@@ -341,7 +343,7 @@ def test_a_gap_over_epochs_that_the_config_has_as_done_is_no_gap(dataset: Memory
     assert SparkLike(twin_world(dataset), log).committer.watermark == 0
 
 
-def test_cleanup_below_the_fold_is_harmless(dataset: MemoryDataset) -> None:
+def test_cleanup_below_the_fold_is_harmless(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
     driver = SparkLike(twin_world(dataset), log)
     for _ in range(12):
@@ -354,7 +356,7 @@ def test_cleanup_below_the_fold_is_harmless(dataset: MemoryDataset) -> None:
 
 
 def test_foreign_auto_cleanup_folds_every_epoch(caplog: pytest.LogCaptureFixture) -> None:
-    dataset = MemoryDataset(config={"lance.auto_cleanup.interval": "1"})
+    dataset = InMemoryDataset(config={"lance.auto_cleanup.interval": "1"})
     with caplog.at_level(logging.WARNING):
         driver = SparkLike(twin_world(dataset), {})
     assert "lance.auto_cleanup.interval" in caplog.text
@@ -362,7 +364,7 @@ def test_foreign_auto_cleanup_folds_every_epoch(caplog: pytest.LogCaptureFixture
     assert decode_query(dataset.open().config, QUERY, dataset.version).watermark == 0
 
 
-def test_two_queries_share_a_dataset(dataset: MemoryDataset) -> None:
+def test_two_queries_share_a_dataset(dataset: InMemoryDataset) -> None:
     logs: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for _ in range(4):  # each driver is new and finds the other's commits in its history
         for name, log in zip(("a", "b"), logs, strict=True):
@@ -373,7 +375,7 @@ def test_two_queries_share_a_dataset(dataset: MemoryDataset) -> None:
 
 
 def test_a_store_that_stays_silent_ends_the_driver_without_release(
-    dataset: MemoryDataset,
+    dataset: InMemoryDataset,
 ) -> None:
     log: dict[str, int] = {}
     driver = SparkLike(twin_world(dataset), log)
@@ -388,7 +390,7 @@ def test_a_store_that_stays_silent_ends_the_driver_without_release(
 
 
 def test_a_claim_that_broke_off_before_its_barrier_is_not_released(
-    dataset: MemoryDataset,
+    dataset: InMemoryDataset,
 ) -> None:
     log: dict[str, int] = {}
     stale = SparkLike(twin_world(dataset), log)
@@ -404,21 +406,21 @@ def test_a_claim_that_broke_off_before_its_barrier_is_not_released(
 
 
 def test_an_epoch_that_could_not_be_looked_for_is_not_released(
-    dataset: MemoryDataset, monkeypatch: pytest.MonkeyPatch
+    dataset: InMemoryDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: dict[str, int] = {}
     driver = SparkLike(twin_world(dataset), log)
     driver.step()
     with monkeypatch.context() as broken:
         # The store repeated a write on its own: it landed, and the repetition was "preempted".
-        commit = MemoryDataset.commit
+        commit = InMemoryDataset.commit
 
-        def repeat(self: MemoryDataset, *args: Any) -> int:
+        def repeat(self: InMemoryDataset, *args: Any) -> int:
             commit(self, *args)
             raise CommitPreemptedError
 
-        broken.setattr(MemoryDataset, "commit", repeat)
-        broken.setattr(MemoryDatasetPort, "latest", _unavailable)
+        broken.setattr(InMemoryDataset, "commit", repeat)
+        broken.setattr(InMemoryDatasetPort, "latest", _unavailable)
         with pytest.raises(StorageUnavailableError):
             driver.step()
     assert not driver.committer.release()
@@ -426,11 +428,11 @@ def test_an_epoch_that_could_not_be_looked_for_is_not_released(
     expect_rows(dataset, 2)
 
 
-def _unavailable(port: MemoryDatasetPort) -> MemoryDatasetPort:
+def _unavailable(port: InMemoryDatasetPort) -> InMemoryDatasetPort:
     raise StorageUnavailableError
 
 
-class Overtaken(MemoryDataset):
+class Overtaken(InMemoryDataset):
     """Somebody acts between the landing of epoch 1 and the loss of its answer."""
 
     meanwhile: Callable[[], None] | None = None
@@ -446,7 +448,7 @@ class Overtaken(MemoryDataset):
 
 def test_a_fenced_driver_does_not_fold_over_the_new_owners_epochs() -> None:
     dataset, log = Overtaken(), {}
-    policy = Policy(watermark_every=2, backoff=QUICK)
+    policy = CommitPolicy(watermark_every=2, backoff=QUICK)
     slow = SparkLike(twin_world(dataset), log, policy=policy)
     slow.step()
 
@@ -483,7 +485,7 @@ def test_an_epoch_whose_evidence_was_cleaned_up_is_not_sent_again() -> None:
         SparkLike(twin_world(dataset), log | {"planned": 1})
 
 
-def test_cleanup_after_an_orderly_stop_leaves_no_gap(dataset: MemoryDataset) -> None:
+def test_cleanup_after_an_orderly_stop_leaves_no_gap(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
     driver = SparkLike(twin_world(dataset), log)
     driver.step()
@@ -496,18 +498,18 @@ def test_cleanup_after_an_orderly_stop_leaves_no_gap(dataset: MemoryDataset) -> 
     expect_rows(dataset, 2)
 
 
-def test_an_answered_gap_is_closed_for_later_epochs(dataset: MemoryDataset) -> None:
+def test_an_answered_gap_is_closed_for_later_epochs(dataset: InMemoryDataset) -> None:
     log = gap(dataset)
-    answer = Policy(on_history_gap=OnHistoryGap(2, False), backoff=QUICK)
+    answer = CommitPolicy(on_history_gap=OnHistoryGap(2, False), backoff=QUICK)
     SparkLike(twin_world(dataset), log, policy=answer).step()
     log["planned"] = 3  # dies before it commits epoch 3
     SparkLike(twin_world(dataset), log).step()
     expect_rows(dataset, 4)
 
 
-def test_a_schema_changed_under_the_driver_stops_it(dataset: MemoryDataset) -> None:
+def test_a_schema_changed_under_the_driver_stops_it(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
-    policy = Policy(fresh_seconds=0, backoff=QUICK)
+    policy = CommitPolicy(fresh_seconds=0, backoff=QUICK)
     driver = SparkLike(twin_world(dataset), log, policy=policy)
     driver.step()
     dataset.alter()
@@ -517,9 +519,9 @@ def test_a_schema_changed_under_the_driver_stops_it(dataset: MemoryDataset) -> N
     expect_rows(dataset, 2)
 
 
-def test_a_dataset_recreated_under_the_driver_stops_it(dataset: MemoryDataset) -> None:
+def test_a_dataset_recreated_under_the_driver_stops_it(dataset: InMemoryDataset) -> None:
     world = twin_world(dataset)
-    driver = SparkLike(world, {}, policy=Policy(fresh_seconds=0, backoff=QUICK))
+    driver = SparkLike(world, {}, policy=CommitPolicy(fresh_seconds=0, backoff=QUICK))
     driver.step()
     driver.step()
     dataset.__init__()  # type: ignore[misc]
@@ -528,13 +530,13 @@ def test_a_dataset_recreated_under_the_driver_stops_it(dataset: MemoryDataset) -
 
 
 def test_another_tools_watermark_is_not_taken_over() -> None:
-    dataset = MemoryDataset(config={key("lastEpoch", QUERY): "7"})
+    dataset = InMemoryDataset(config={key("lastEpoch", QUERY): "7"})
     with pytest.raises(ProtocolVersionError, match="another tool"):
         SparkLike(twin_world(dataset), {})
 
 
 def test_a_stop_request_reaches_the_driver_that_is_there_and_no_later_one(
-    dataset: MemoryDataset,
+    dataset: InMemoryDataset,
 ) -> None:
     log: dict[str, int] = {}
     assert request_stop(dataset.open(), QUERY) is None
@@ -555,7 +557,7 @@ def test_a_stop_request_reaches_the_driver_that_is_there_and_no_later_one(
 
 @pytest.mark.parametrize("released", [True, False])
 def test_a_driver_that_waits_for_its_first_rows_can_be_stopped(
-    dataset: MemoryDataset, released: bool
+    dataset: InMemoryDataset, released: bool
 ) -> None:
     log: dict[str, int] = {}
     before = SparkLike(twin_world(dataset), log)
@@ -571,7 +573,7 @@ def test_a_driver_that_waits_for_its_first_rows_can_be_stopped(
 
 
 def test_an_empty_first_epoch_leaves_a_trace_and_later_ones_nothing(
-    dataset: MemoryDataset,
+    dataset: InMemoryDataset,
 ) -> None:
     driver = SparkLike(twin_world(dataset), {})
     driver.committer.leave_trace(0)

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_lance.protocol.decision import Decision, Sighting, decide
+from airflow_provider_lance.protocol.decision import Decision, DecisionInput, decide
 
 # A driver that has claimed token 4 and stands after epoch 7; epoch 8 is the one to come.
-OWNED = Sighting(
+OWNED = DecisionInput(
     checkpoint_id="c",
     recorded_checkpoint_id="c",
     planned=8,
@@ -18,7 +18,7 @@ OWNED = Sighting(
     config_watermark=5,
     exact_watermark=7,
 )
-FIRST = Sighting(
+FIRST = DecisionInput(
     checkpoint_id=None,
     recorded_checkpoint_id=None,
     planned=-1,
@@ -111,7 +111,7 @@ TABLE = [
 @pytest.mark.parametrize(
     ("seen", "epoch_id", "expected"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
-def test_the_decision_table(seen: Sighting, epoch_id: int, expected: Decision) -> None:
+def test_the_decision_table(seen: DecisionInput, epoch_id: int, expected: Decision) -> None:
     assert decide(seen, epoch_id) is expected
 
 

@@ -29,7 +29,7 @@ from airflow.triggers.base import BaseEventTrigger
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
@@ -83,7 +83,7 @@ def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     return made
 
 
-def claim(uri: str, checkpoint: Checkpoint, policy: Policy | None = None) -> Committer:
+def claim(uri: str, checkpoint: Checkpoint, policy: CommitPolicy | None = None) -> Committer:
     """Prepare another driver of the query, as a restart with this checkpoint does."""
     committer = Committer(open_dataset(uri), "flights", checkpoint, policy)
     committer.prepare()
@@ -148,8 +148,8 @@ async def watching(uri: str, *, assets: tuple[str, ...] = (), **changes: Any) ->
     with pytest.MonkeyPatch.context() as patch:
         real = module._Count.read
 
-        async def read(count: Any, sight: Any) -> Any:
-            found = await real(count, sight)
+        async def read(count: Any, snapshot: Any) -> Any:
+            found = await real(count, snapshot)
             watcher.looks += 1
             return found
 
@@ -459,7 +459,7 @@ def test_a_new_numbering_counts_as_an_advance(dataset: str) -> None:
     async def run() -> None:
         async with watching(dataset) as watcher:
             checkpoint = Checkpoint("/another", "another-id")
-            commit(claim(dataset, checkpoint, Policy(new_generation=True)), dataset, 0)
+            commit(claim(dataset, checkpoint, CommitPolicy(new_generation=True)), dataset, 0)
             told = await watcher.has(1)
             assert (told["fromEpoch"], told["epoch"], told["epochs"]) == (3, 0, 1)
             await watcher.keeps_quiet()

@@ -16,7 +16,7 @@ from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.port import Append, Configure
 from airflow_provider_lance.repair.actions import resolve_checkpoint
 from tests.support.drivers import QUERY
-from tests.support.healing import HERE, CheckpointDriver, Scene, lance_scene, twin_scene
+from tests.support.repairing import HERE, CheckpointDriver, Scene, lance_scene, twin_scene
 
 
 @pytest.fixture(params=["twin", "lance"])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_lance.spark.epoch_size_estimate import Forecast, Size
+from airflow_provider_lance.spark.epoch_size_estimate import EpochSizeEstimate, Size
 
 
 def test_nothing_is_expected_of_a_runs_first_two_epochs() -> None:
-    forecast = Forecast()
+    forecast = EpochSizeEstimate()
     assert forecast.at(10.0) is None
     forecast.note(10.0, Size(100, 1000))
     assert forecast.at(11.0) is None
@@ -25,14 +25,14 @@ def test_nothing_is_expected_of_a_runs_first_two_epochs() -> None:
     ],
 )
 def test_what_came_per_second_is_expected_for_the_seconds_since(now: float, expected: Size) -> None:
-    forecast = Forecast()
+    forecast = EpochSizeEstimate()
     forecast.note(10.0, Size(100_000, 1))
     forecast.note(20.0, Size(200, 2000))
     assert forecast.at(now) == expected
 
 
 def test_two_epochs_of_one_moment_tell_nothing() -> None:
-    forecast = Forecast()
+    forecast = EpochSizeEstimate()
     forecast.note(10.0, Size(100, 1000))
     forecast.note(10.0, Size(100, 1000))
     assert forecast.at(11.0) is None

@@ -22,11 +22,11 @@ from airflow_provider_lance.protocol.model import OwnerState
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.repair.actions import fold_watermark, release_owner
-from airflow_provider_lance.repair.result import Healed
+from airflow_provider_lance.repair.result import RepairResult
 from airflow_provider_lance.supervision.process import ProcessIdentity
-from airflow_provider_lance.testing.dataset import MemoryDataset
+from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import QUERY, QUICK
-from tests.support.healing import CheckpointDriver, Scene, lance_scene, twin_scene
+from tests.support.repairing import CheckpointDriver, Scene, lance_scene, twin_scene
 
 
 @pytest.fixture(params=["twin", "lance"])
@@ -34,7 +34,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
     return twin_scene(tmp_path) if request.param == "twin" else lance_scene(tmp_path)
 
 
-def release(scene: Scene, **options: Any) -> Healed:
+def release(scene: Scene, **options: Any) -> RepairResult:
     return release_owner(scene.world.open(), QUERY, **{"by": "anna", "backoff": QUICK, **options})
 
 
@@ -44,14 +44,14 @@ def test_a_watermark_behind_history_is_folded_once(scene: Scene) -> None:
     assert (before.watermark, scene.watermark) == (-1, 2)
     planned = fold_watermark(scene.world.open(), QUERY, dry_run=True)
     assert (planned.changed, planned.dry_run, scene.state) == (False, True, before)
-    healed = fold_watermark(scene.world.open(), QUERY)
+    repaired = fold_watermark(scene.world.open(), QUERY)
     (write,) = planned.writes
-    assert (healed.changed, healed.watermark, healed.version) == (True, 2, write.version)
+    assert (repaired.changed, repaired.watermark, repaired.version) == (True, 2, write.version)
     config = scene.world.open().config
     assert write.config.items() <= config.items()
     assert scene.state.folded_version == before.version
     again = fold_watermark(scene.world.open(), QUERY)
-    assert (again.changed, again.version) == (False, healed.version)
+    assert (again.changed, again.version) == (False, repaired.version)
 
 
 def test_a_live_driver_goes_on_beside_a_fold(scene: Scene) -> None:
@@ -75,13 +75,13 @@ def test_a_watermark_that_is_not_exact_is_not_folded(scene: Scene) -> None:
 
 def test_what_is_not_known_is_not_healed(scene: Scene) -> None:
     CheckpointDriver(scene).step()
-    for heal in (fold_watermark, lambda port, query: release_owner(port, query, by="")):
+    for repair in (fold_watermark, lambda port, query: release_owner(port, query, by="")):
         with pytest.raises(SpecError, match=f"no trace of query 'other'.*'{QUERY}'"):
-            heal(scene.world.open(), "other")
+            repair(scene.world.open(), "other")
     scene.world.open().commit(Configure({key("lastEpoch", "foreign"): "7"}))
-    for heal in (fold_watermark, lambda port, query: release_owner(port, query, by="")):
+    for repair in (fold_watermark, lambda port, query: release_owner(port, query, by="")):
         with pytest.raises(ProtocolVersionError, match="another tool"):
-            heal(scene.world.open(), "foreign")
+            repair(scene.world.open(), "foreign")
 
 
 def test_a_dead_owner_is_released_and_the_next_driver_starts_without_a_barrier(
@@ -93,15 +93,15 @@ def test_a_dead_owner_is_released_and_the_next_driver_starts_without_a_barrier(
     before = scene.state
     planned = release(scene, dry_run=True)
     assert scene.state == before
-    healed = release(scene)
-    assert (healed.changed, healed.watermark, healed.token) == (True, 2, 2)
-    assert planned.sentence == healed.sentence
+    repaired = release(scene)
+    assert (repaired.changed, repaired.watermark, repaired.token) == (True, 2, 2)
+    assert planned.sentence == repaired.sentence
     assert [write.version for write in planned.writes] == [
         before.version + 1,
         before.version + 2,
         before.version + 3,
     ]
-    assert healed.version == before.version + 3
+    assert repaired.version == before.version + 3
     owner = scene.owner
     assert (owner.state, owner.driver.launch_id) == (OwnerState.RELEASED, "L1")
     assert owner.driver.run_id.startswith("released by anna ")
@@ -147,9 +147,9 @@ def test_a_released_owner_is_left_as_it_is(scene: Scene) -> None:
     driver.step()
     driver.committer.release()
     version = scene.world.open().version
-    healed = release(scene)
-    assert (healed.changed, scene.world.open().version) == (False, version)
-    assert "since" in healed.sentence
+    repaired = release(scene)
+    assert (repaired.changed, scene.world.open().version) == (False, version)
+    assert "since" in repaired.sentence
 
 
 def test_an_owner_is_proven_dead_by_its_process(scene: Scene) -> None:
@@ -172,9 +172,9 @@ def test_an_older_version_brought_back_is_not_folded_over(tmp_path: Path) -> Non
     driver.step(epochs=2)
     older: Any = port.dataset.checkout_version(before)
     older.restore()
-    for heal in (fold_watermark, lambda port, query: release_owner(port, query, by="")):
+    for repair in (fold_watermark, lambda port, query: release_owner(port, query, by="")):
         with pytest.raises(DatasetRestoredError, match="took epochs 2 to 3 with it"):
-            heal(scene.world.open(), QUERY)
+            repair(scene.world.open(), QUERY)
     port.dataset.checkout_version(before + 2).restore()
     assert release(scene).watermark == 3
 
@@ -190,7 +190,7 @@ def test_a_compaction_is_no_obstacle(scene: Scene) -> None:
 
 
 def test_two_queries_in_one_dataset_are_healed_apart(tmp_path: Path) -> None:
-    dataset = MemoryDataset()
+    dataset = InMemoryDataset()
     one, two = twin_scene(tmp_path / "a", dataset), twin_scene(tmp_path / "b", dataset)
     two.query_id = "other"
     CheckpointDriver(one, "one").step(epochs=2)

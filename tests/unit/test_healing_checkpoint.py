@@ -19,9 +19,9 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import OwnerState
 from airflow_provider_lance.repair.actions import resolve_checkpoint
-from airflow_provider_lance.repair.result import Healed
+from airflow_provider_lance.repair.result import RepairResult
 from tests.support.drivers import CHECKPOINT_ID, QUERY, QUICK
-from tests.support.healing import HERE, CheckpointDriver, Scene, lance_scene, twin_scene
+from tests.support.repairing import HERE, CheckpointDriver, Scene, lance_scene, twin_scene
 
 
 @pytest.fixture(params=["twin", "lance"])
@@ -29,7 +29,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
     return twin_scene(tmp_path) if request.param == "twin" else lance_scene(tmp_path)
 
 
-def resolve(scene: Scene, location: str = "", **options: Any) -> Healed:
+def resolve(scene: Scene, location: str = "", **options: Any) -> RepairResult:
     options = {"by": "anna", "backoff": QUICK, **options}
     return resolve_checkpoint(scene.world.open(), QUERY, location or scene.checkpoint, **options)
 
@@ -64,10 +64,10 @@ def test_another_checkpoint_begins_a_generation(scene: Scene, released: bool, ga
     before = scene.state
     planned = resolve(scene, dry_run=True)
     assert scene.state == before
-    healed = resolve(scene)
-    assert (healed.changed, planned.sentence) == (True, healed.sentence)
-    assert healed.version == planned.writes[-1].version == before.version + (2 if released else 3)
-    assert (healed.watermark, healed.generation, healed.token) == (-1, 1, 2)
+    repaired = resolve(scene)
+    assert (repaired.changed, planned.sentence) == (True, repaired.sentence)
+    assert repaired.version == planned.writes[-1].version == before.version + (2 if released else 3)
+    assert (repaired.watermark, repaired.generation, repaired.token) == (-1, 1, 2)
     recorded = scene.owner.driver
     assert (recorded.checkpoint_id, recorded.checkpoint_location) == ("second", scene.checkpoint)
     assert scene.owner.state is OwnerState.RELEASED

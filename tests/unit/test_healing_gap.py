@@ -11,9 +11,9 @@ from airflow_provider_lance.exceptions import HistoryGapError, PreconditionError
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import OwnerState
 from airflow_provider_lance.repair.actions import release_owner, resolve_gap
-from airflow_provider_lance.repair.result import Healed
+from airflow_provider_lance.repair.result import RepairResult
 from tests.support.drivers import QUERY, QUICK
-from tests.support.healing import DEAD, CheckpointDriver, Scene, lance_scene, twin_scene
+from tests.support.repairing import DEAD, CheckpointDriver, Scene, lance_scene, twin_scene
 
 LAUNCH = "20260101T000000000Z-00000001"
 
@@ -23,11 +23,11 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
     return twin_scene(tmp_path) if request.param == "twin" else lance_scene(tmp_path)
 
 
-def release(scene: Scene, **options: Any) -> Healed:
+def release(scene: Scene, **options: Any) -> RepairResult:
     return release_owner(scene.world.open(), QUERY, **{"by": "anna", "backoff": QUICK, **options})
 
 
-def resolve(scene: Scene, epoch: int, landed: bool, **options: Any) -> Healed:
+def resolve(scene: Scene, epoch: int, landed: bool, **options: Any) -> RepairResult:
     options = {"by": "anna", "backoff": QUICK, **options}
     return resolve_gap(scene.world.open(), QUERY, epoch, landed, **options)
 
@@ -44,10 +44,10 @@ def leave_gap(scene: Scene, *, landed: bool | None) -> None:
     scene.world.clean_up()
 
 
-def refused(scene: Scene, error: type[Exception], match: str, heal: Any, *args: Any) -> None:
+def refused(scene: Scene, error: type[Exception], match: str, repair: Any, *args: Any) -> None:
     version = scene.world.open().version
     with pytest.raises(error, match=match):
-        heal(scene, *args)
+        repair(scene, *args)
     assert scene.world.open().version == version
 
 
@@ -64,8 +64,8 @@ def test_a_gap_over_epochs_that_spark_has_as_done_is_answered_for(scene: Scene) 
     refused(scene, HistoryGapError, "resolve gap .* --epoch 1 --yes --committed", release)
     refused(scene, PreconditionError, "onRestore=accept:0-1", resolve, 1, False)
     planned = resolve(scene, 1, True, dry_run=True)
-    healed = resolve(scene, 1, True)
-    assert (healed.watermark, planned.sentence) == (1, healed.sentence)
+    repaired = resolve(scene, 1, True)
+    assert (repaired.watermark, planned.sentence) == (1, repaired.sentence)
     go_on(scene, Decision.FULL_COMMIT, 4)
 
 
@@ -74,9 +74,9 @@ def test_an_epoch_in_doubt_is_not_guessed_but_resolved(scene: Scene, landed: boo
     leave_gap(scene, landed=landed)
     refused(scene, HistoryGapError, "resolve gap .* --epoch 2 --yes --committed", release)
     planned = resolve(scene, 2, landed, dry_run=True)
-    healed = resolve(scene, 2, landed)
-    assert healed.changed
-    assert (healed.watermark, planned.sentence) == (2 if landed else 1, healed.sentence)
+    repaired = resolve(scene, 2, landed)
+    assert repaired.changed
+    assert (repaired.watermark, planned.sentence) == (2 if landed else 1, repaired.sentence)
     assert scene.owner.state is OwnerState.RELEASED
     word = "committed" if landed else "missing"
     assert scene.owner.driver.run_id.startswith(f"epoch 2 resolved as {word} by anna ")
@@ -126,12 +126,12 @@ def test_the_drivers_own_word_contradicts_a_wrong_answer(scene: Scene) -> None:
 def test_only_the_recorded_checkpoint_bridges_a_gap(scene: Scene, tmp_path: Path) -> None:
     leave_gap(scene, landed=None)
     kept = Path(scene.checkpoint).rename(tmp_path / "kept")
-    for heal, args in ((release, ()), (resolve, (2, True))):
-        refused(scene, HistoryGapError, "has no checkpoint", heal, *args)
+    for repair, args in ((release, ()), (resolve, (2, True))):
+        refused(scene, HistoryGapError, "has no checkpoint", repair, *args)
     Path(scene.checkpoint).mkdir()
     Path(scene.checkpoint, "metadata").write_text('{"id": "another"}')
-    for heal, args in ((release, ()), (resolve, (2, True))):
-        refused(scene, HistoryGapError, "has id another", heal, *args)
+    for repair, args in ((release, ()), (resolve, (2, True))):
+        refused(scene, HistoryGapError, "has id another", repair, *args)
     assert resolve(scene, 1, True, checkpoint_location=str(kept)).watermark == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_lance.exceptions import DriverAliveError, SpecError, StorageUnavailableError
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.repair.actions import release_owner, resolve_checkpoint
-from airflow_provider_lance.repair.result import Healed
+from airflow_provider_lance.repair.result import RepairResult
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
@@ -22,7 +22,7 @@ from airflow_provider_lance.supervision.driver_reports import (
 )
 from airflow_provider_lance.supervision.process import ProcessIdentity
 from tests.support.drivers import QUERY, QUICK
-from tests.support.healing import DEAD, ELSEWHERE, HERE, CheckpointDriver, Scene, twin_scene
+from tests.support.repairing import DEAD, ELSEWHERE, HERE, CheckpointDriver, Scene, twin_scene
 
 OWNER, OTHER = "20260101T000000000Z-00000001", "20260102T000000000Z-00000002"
 UNTOLD = replace(HERE, start="")
@@ -34,7 +34,7 @@ def scene(tmp_path: Path) -> Scene:
     return twin_scene(tmp_path)
 
 
-def release(scene: Scene, **options: Any) -> Healed:
+def release(scene: Scene, **options: Any) -> RepairResult:
     return release_owner(scene.world.open(), QUERY, **{"by": "anna", "backoff": QUICK, **options})
 
 

@@ -1,6 +1,6 @@
 """Healing at random moments of random lives, beside drivers that are not dead at all.
 
-Whoever heals here always swears that the driver is dead, and mostly lies: even then no row may be
+Whoever repairs here always swears that the driver is dead, and mostly lies: even then no row may be
 doubled or lost. What the sworn proof saves is only the stream of a driver that is fenced for it.
 """
 
@@ -20,24 +20,24 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 
 from airflow_provider_lance.exceptions import FencedError, LanceStreamError
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.protocol.watermark import exact_watermark
-from airflow_provider_lance.repair import actions as healing
+from airflow_provider_lance.repair import actions as repairing
 from airflow_provider_lance.repair.actions import (
     fold_watermark,
     release_owner,
     resolve_gap,
 )
-from airflow_provider_lance.repair.result import Action, Healed
-from airflow_provider_lance.testing.dataset import MemoryDataset
+from airflow_provider_lance.repair.result import Action, RepairResult
+from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import CHECKPOINT_ID, QUERY, QUICK
 from tests.unit.test_protocol_properties import FIXED, SEARCH, Crash, FreshHandles, Protocol
 
 EVENTS = ["crash", "steal", "stale", "compact", "clean up", "fold", "release"]
 
 
-class Interrupted(MemoryDataset):
+class Interrupted(InMemoryDataset):
     """Lets somebody act before one of the next commits."""
 
     def __init__(self) -> None:
@@ -55,24 +55,24 @@ class Interrupted(MemoryDataset):
 
 
 class Healing(Protocol):
-    """The random life of a query, with somebody who heals it all the time."""
+    """The random life of a query, with somebody who repairs it all the time."""
 
     done: ClassVar[Counter[str]] = Counter()
     dataset: Interrupted
 
     def __init__(self) -> None:
         super().__init__()
-        self._folder = tempfile.TemporaryDirectory(prefix="healing-")
+        self._folder = tempfile.TemporaryDirectory(prefix="repairing-")
 
     def teardown(self) -> None:
         self._folder.cleanup()
 
-    def new_dataset(self) -> MemoryDataset:
+    def new_dataset(self) -> InMemoryDataset:
         return Interrupted()
 
     @initialize(mode=st.sampled_from([OutputMode.APPEND, OutputMode.UPDATE]))
     def choose(self, mode: OutputMode) -> None:
-        """Begin with some epochs, so that there is something to heal from the first moment on."""
+        """Begin with some epochs, so that there is something to repair from the first moment on."""
         self.mode = mode
         self.start(10)
         for _ in range(3):
@@ -80,11 +80,11 @@ class Healing(Protocol):
 
     @rule(number=st.integers(-1, 2), event=st.sampled_from(EVENTS))
     def fold(self, number: int, event: str) -> None:
-        self.heal(Action.FOLD, number, event)
+        self.repair(Action.FOLD, number, event)
 
     @rule(number=st.integers(-1, 2), event=st.sampled_from(EVENTS))
     def release_by_hand(self, number: int, event: str) -> None:
-        self.heal(Action.RELEASE, number, event)
+        self.repair(Action.RELEASE, number, event)
 
     @rule(number=st.integers(-1, 2), event=st.sampled_from(EVENTS), commits=st.booleans())
     def answer(self, number: int, event: str, commits: bool) -> None:
@@ -100,13 +100,13 @@ class Healing(Protocol):
             self.log["planned"] = max(driver.next or 0, self.log["planned"])
         self.compact()
         self.clean_up(0)
-        self.heal(Action.GAP, number, event)
+        self.repair(Action.GAP, number, event)
 
-    def heal(self, action: Action, number: int, event: str) -> None:
+    def repair(self, action: Action, number: int, event: str) -> None:
         before = exact_watermark(self.dataset.open(), QUERY)
         self.dataset.left, self.dataset.act = number, lambda: self.happen(event)
         try:
-            healed = self.do(action)
+            repaired = self.do(action)
         except Crash:
             return
         except LanceStreamError as error:
@@ -114,11 +114,11 @@ class Healing(Protocol):
             return
         finally:
             self.dataset.left = -1
-        self.done[f"{action} {healed.changed}"] += 1
+        self.done[f"{action} {repaired.changed}"] += 1
         state = decode_query(self.dataset.open().config, QUERY, self.dataset.version)
-        assert min(healed.watermark, state.watermark) >= before.epoch, "a watermark went back"
+        assert min(repaired.watermark, state.watermark) >= before.epoch, "a watermark went back"
 
-    def do(self, action: Action) -> Healed:
+    def do(self, action: Action) -> RepairResult:
         port = self.dataset.open()
         if action is Action.FOLD:
             return fold_watermark(port, QUERY, backoff=QUICK)
@@ -165,8 +165,8 @@ class Healing(Protocol):
             "stale": self.stale,
             "compact": self.compact,
             "clean up": lambda: self.clean_up(0),
-            "fold": lambda: self.heal(Action.FOLD, -1, ""),
-            "release": lambda: self.heal(Action.RELEASE, -1, ""),
+            "fold": lambda: self.repair(Action.FOLD, -1, ""),
+            "release": lambda: self.repair(Action.RELEASE, -1, ""),
         }
         happens[event]()
 
@@ -182,11 +182,11 @@ class Healing(Protocol):
 class HealingFresh(Healing, FreshHandles):
     """Drivers commit on what they saw last, and every newcomer starts after a release by hand.
 
-    So it finds a released query and commits no barrier: only the healing's stops the others.
+    So it finds a released query and commits no barrier: only the repairing's stops the others.
     """
 
     def steal(self) -> None:
-        self.heal(Action.RELEASE, -1, "")
+        self.repair(Action.RELEASE, -1, "")
         super().steal()
 
 
@@ -203,6 +203,6 @@ def test_no_healing_loses_or_doubles_a_row(world: type[Healing]) -> None:
 def test_control_without_the_healings_barrier_the_same_search_finds_a_doubled_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(healing, "Policy", partial(Policy, barrier=False))
+    monkeypatch.setattr(repairing, "Policy", partial(CommitPolicy, barrier=False))
     with pytest.raises(AssertionError, match="twice"):
         run_state_machine_as_test(HealingFresh, settings=settings(SEARCH, max_examples=2000))

@@ -22,17 +22,17 @@ from airflow_provider_lance.repair.actions import (
     resolve_checkpoint,
     resolve_gap,
 )
-from airflow_provider_lance.repair.result import Healed
-from airflow_provider_lance.testing.dataset import Fault, MemoryDataset, MemoryDatasetPort
+from airflow_provider_lance.repair.result import RepairResult
+from airflow_provider_lance.testing.dataset import Fault, InMemoryDataset, InMemoryDatasetPort
 from tests.support.drivers import QUERY, QUICK
-from tests.support.healing import CheckpointDriver, Scene, lance_scene, twin_scene
+from tests.support.repairing import CheckpointDriver, Scene, lance_scene, twin_scene
 
 WRITES = (0, 1, 2)
 """A claim, a barrier, a release."""
 
 
 class KilledError(BaseException):
-    """The process that heals ends here."""
+    """The process that repairs ends here."""
 
 
 @pytest.fixture(params=["twin", "lance"])
@@ -40,7 +40,7 @@ def scene(request: pytest.FixtureRequest, tmp_path: Path) -> Scene:
     return twin_scene(tmp_path) if request.param == "twin" else lance_scene(tmp_path)
 
 
-def release(scene: Scene) -> Healed:
+def release(scene: Scene) -> RepairResult:
     return release_owner(scene.world.open(), QUERY, by="anna", backoff=QUICK)
 
 
@@ -48,7 +48,7 @@ def release(scene: Scene) -> Healed:
 def before_write(
     monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], object]
 ) -> Iterator[None]:
-    """Let somebody else act before the healing's write of this number, in between its own steps."""
+    """Let another client act before the repair's write of this number, in between its own steps."""
     left, within = number, False
 
     def hooked(cls: type) -> None:
@@ -66,7 +66,7 @@ def before_write(
 
         monkeypatch.setattr(cls, "commit", wrapper)
 
-    hooked(MemoryDatasetPort)
+    hooked(InMemoryDatasetPort)
     hooked(LanceDatasetPort)
     try:
         yield
@@ -101,10 +101,10 @@ def test_a_commit_of_the_old_owner_that_comes_late_lands_once_or_not(
             outcome.append(error)
 
     with before_write(monkeypatch, number, land):
-        healed = release(scene)
+        repaired = release(scene)
     landed = not isinstance(outcome[0], FencedError)
     assert landed is (number < 2)  # behind the barrier nothing of it lands any more
-    assert healed.watermark == (2 if landed else 1)
+    assert repaired.watermark == (2 if landed else 1)
     if landed:
         stale.log(pending)
     with pytest.raises(FencedError):
@@ -209,7 +209,7 @@ def test_an_answer_that_was_interrupted_is_not_lost(
     scene.world.compact()
     scene.world.clean_up()
 
-    def resolve() -> Healed:
+    def resolve() -> RepairResult:
         port = scene.world.open()
         return resolve_gap(port, QUERY, 2, landed, by="anna", backoff=QUICK)
 
@@ -218,8 +218,8 @@ def test_an_answer_that_was_interrupted_is_not_lost(
 
     with before_write(monkeypatch, number, kill), pytest.raises(KilledError):
         resolve()
-    healed = resolve() if number == 0 else release(scene)
-    assert healed.watermark == (2 if landed else 1)
+    repaired = resolve() if number == 0 else release(scene)
+    assert repaired.watermark == (2 if landed else 1)
     CheckpointDriver(scene, "next").step(epochs=2)
     exactly_once(scene, 4)
 
@@ -258,10 +258,10 @@ def test_an_old_checkpoints_late_commit_is_of_the_old_generation(
             stale.land(pending)
 
     with before_write(monkeypatch, number, land):
-        healed = resolve_checkpoint(
+        repaired = resolve_checkpoint(
             scene.world.open(), QUERY, scene.checkpoint, by="anna", backoff=QUICK
         )
-    assert (healed.watermark, healed.generation) == (-1, 1)
+    assert (repaired.watermark, repaired.generation) == (-1, 1)
     CheckpointDriver(scene, "next", checkpoint_id="second").step(epochs=3)
     before = 3 if number < 2 else 2
     assert scene.epochs() == sorted([*range(before), *range(3)] * 3)
@@ -272,7 +272,7 @@ def test_an_old_checkpoints_late_commit_is_of_the_old_generation(
 def test_a_write_of_unknown_outcome_is_looked_for(
     tmp_path: Path, fault: Fault, number: int
 ) -> None:
-    dataset = MemoryDataset()
+    dataset = InMemoryDataset()
     scene = twin_scene(tmp_path, dataset)
     dead = CheckpointDriver(scene, "dead")
     dead.step(epochs=2)
@@ -289,27 +289,27 @@ def test_a_write_of_unknown_outcome_is_looked_for(
 def test_a_new_generation_of_unknown_outcome_is_begun_once(
     tmp_path: Path, fault: Fault, number: int
 ) -> None:
-    dataset = MemoryDataset()
+    dataset = InMemoryDataset()
     scene = twin_scene(tmp_path, dataset)
     CheckpointDriver(scene, "dead").step(epochs=2)
     replace_checkpoint(scene)
     dataset.faults = [*[None] * number, fault]
     port = scene.world.open()
-    healed = resolve_checkpoint(port, QUERY, scene.checkpoint, by="anna", backoff=QUICK)
-    assert (healed.generation, healed.watermark) == (1, -1)
+    repaired = resolve_checkpoint(port, QUERY, scene.checkpoint, by="anna", backoff=QUICK)
+    assert (repaired.generation, repaired.watermark) == (1, -1)
     assert scene.owner.state is OwnerState.RELEASED
     assert CheckpointDriver(scene, "next", checkpoint_id="second").step().epoch_id == 0
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 def test_a_fold_of_unknown_outcome_is_looked_for(tmp_path: Path, fault: Fault) -> None:
-    dataset = MemoryDataset()
+    dataset = InMemoryDataset()
     scene = twin_scene(tmp_path, dataset)
     driver = CheckpointDriver(scene)
     driver.step(epochs=2)
     dataset.faults = [fault]
-    healed = fold_watermark(scene.world.open(), QUERY, backoff=QUICK)
-    assert (healed.changed, healed.watermark, scene.state.watermark) == (True, 1, 1)
+    repaired = fold_watermark(scene.world.open(), QUERY, backoff=QUICK)
+    assert (repaired.changed, repaired.watermark, scene.state.watermark) == (True, 1, 1)
     driver.step()
     exactly_once(scene, 3)
 
@@ -318,7 +318,7 @@ def test_a_fold_of_unknown_outcome_is_looked_for(tmp_path: Path, fault: Fault) -
 def test_a_store_that_refuses_for_good_leaves_a_query_that_can_be_released(
     tmp_path: Path, number: int
 ) -> None:
-    dataset = MemoryDataset()
+    dataset = InMemoryDataset()
     scene = twin_scene(tmp_path, dataset)
     CheckpointDriver(scene, "dead").step(epochs=2)
     dataset.faults = [*[None] * number, *[Fault.LOST_REQUEST] * QUICK.attempts]
@@ -336,8 +336,8 @@ def test_a_fold_that_is_preempted_looks_again(
     CheckpointDriver(scene, "dead").step(epochs=2)
     successor = CheckpointDriver(scene, "next")
     with before_write(monkeypatch, 0, successor.step):
-        healed = fold_watermark(scene.world.open(), QUERY, backoff=QUICK)
+        repaired = fold_watermark(scene.world.open(), QUERY, backoff=QUICK)
     # The claim has folded the two epochs, the successor's own is on top.
-    assert (healed.watermark, healed.changed) == (2, True)
+    assert (repaired.watermark, repaired.changed) == (2, True)
     successor.step()
     exactly_once(scene, 4)

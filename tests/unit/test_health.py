@@ -14,27 +14,27 @@ from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.model import Driver, Owner, OwnerState, StopNote
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.health import (
+    DriverObservation,
     Health,
     Limits,
-    Sight,
     StreamState,
+    evaluate,
     is_suspect,
-    tell,
 )
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from tests.support.supervised import summary
 
 S = StreamState
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LIMITS = Limits(start=300, silence=120, stall=600)
-IDLE = Pulse(NOON.isoformat(), "running", token=3, epoch=7, watermark=7, idle=True)
+IDLE = Heartbeat(NOON.isoformat(), "running", token=3, epoch=7, watermark=7, idle=True)
 BUSY = replace(IDLE, idle=False, busy=5.0)
 HELD = replace(IDLE, idle=False, busy=590.0)
 IN_FLIGHT = Checkpoint("/checkpoint", "id", planned=8, committed=7)
 NONE_IN_FLIGHT = Checkpoint("/checkpoint", "id", planned=7, committed=7)
 
 
-def sight(**changes: Any) -> Sight:
+def observation(**changes: Any) -> DriverObservation:
     """Return a look at a driver that is there, beats and waits for data."""
     fields: dict[str, Any] = {
         "launch_id": "mine",
@@ -42,9 +42,9 @@ def sight(**changes: Any) -> Sight:
         "alive": True,
         "age": 5000.0,
         "silent": 3.0,
-        "pulse": IDLE,
+        "heartbeat": IDLE,
     }
-    return Sight(**(fields | changes))
+    return DriverObservation(**(fields | changes))
 
 
 def owner(token: int, launch_id: str = "other", **changes: Any) -> Owner:
@@ -72,7 +72,7 @@ def stopped(by: str | None, **changes: Any) -> Summary:
 
 
 GONE: dict[str, Any] = {"alive": False}
-UNHEARD: dict[str, Any] = {"pulse": None, "silent": 0.0}
+UNHEARD: dict[str, Any] = {"heartbeat": None, "silent": 0.0}
 LATER = owner(1)
 EARLIER = owner(1, time=(NOON - timedelta(minutes=5)).isoformat())
 
@@ -87,33 +87,38 @@ TABLE: list[tuple[str, dict[str, Any], StreamState, str]] = [
     # All is well.
     ("waits", {}, S.IDLE, "watermark 7"),
     ("waits elsewhere", {"alive": None}, S.IDLE, "watermark 7"),
-    ("waits for the first rows", {"pulse": replace(IDLE, watermark=None)}, S.IDLE, "no epoch yet"),
-    ("works", {"pulse": BUSY}, S.RUNNING, "watermark 7"),
-    ("works long", {"pulse": replace(BUSY, busy=40.0)}, S.RUNNING, "one epoch for 43 s"),
-    ("was asked", {"pulse": replace(BUSY, state="stopping")}, S.STOPPING, "finishes its epoch"),
+    (
+        "waits for the first rows",
+        {"heartbeat": replace(IDLE, watermark=None)},
+        S.IDLE,
+        "no epoch yet",
+    ),
+    ("works", {"heartbeat": BUSY}, S.RUNNING, "watermark 7"),
+    ("works long", {"heartbeat": replace(BUSY, busy=40.0)}, S.RUNNING, "one epoch for 43 s"),
+    ("was asked", {"heartbeat": replace(BUSY, state="stopping")}, S.STOPPING, "finishes its epoch"),
     ("quiet, but there", {"silent": 130.0}, S.IDLE, "watermark 7"),
     # An epoch that does not end, or a driver that hangs.
     (
         "one epoch for too long",
-        {"pulse": HELD, "silent": 10.0, "checkpoint": IN_FLIGHT},
+        {"heartbeat": HELD, "silent": 10.0, "checkpoint": IN_FLIGHT},
         S.STALLED,
         "epoch 8 is planned and not committed for 600 s",
     ),
     (
         "not quite too long",
-        {"pulse": HELD, "silent": 9.0, "checkpoint": IN_FLIGHT},
+        {"heartbeat": HELD, "silent": 9.0, "checkpoint": IN_FLIGHT},
         S.RUNNING,
         "599 s",
     ),
     (
         "the checkpoint cannot be read",
-        {"pulse": HELD, "silent": 10.0, "checkpoint": None},
+        {"heartbeat": HELD, "silent": 10.0, "checkpoint": None},
         S.STALLED,
         "epoch unknown",
     ),
     (
         "busy without an epoch",
-        {"pulse": HELD, "silent": 10.0, "checkpoint": NONE_IN_FLIGHT},
+        {"heartbeat": HELD, "silent": 10.0, "checkpoint": NONE_IN_FLIGHT},
         S.RUNNING,
         "600 s",
     ),
@@ -127,7 +132,7 @@ TABLE: list[tuple[str, dict[str, Any], StreamState, str]] = [
     ("nearly silent elsewhere", {"silent": 119.0, "alive": None}, S.IDLE, "watermark 7"),
     (
         "held elsewhere",
-        {"pulse": HELD, "silent": 10.0, "alive": None, "checkpoint": IN_FLIGHT},
+        {"heartbeat": HELD, "silent": 10.0, "alive": None, "checkpoint": IN_FLIGHT},
         S.STALLED,
         "epoch 8",
     ),
@@ -139,12 +144,17 @@ TABLE: list[tuple[str, dict[str, Any], StreamState, str]] = [
     ("ended well, never heard", {**UNHEARD, **GONE, "exit_status": 0}, S.FINISHED, "be read from"),
     (
         "ended well, and said so",
-        {**GONE, "exit_status": 0, "pulse": replace(IDLE, state="ended")},
+        {**GONE, "exit_status": 0, "heartbeat": replace(IDLE, state="ended")},
         S.FINISHED,
         "cannot be read from here",
     ),
     # Untracked, spark-submit may end well however its driver ended.
-    ("ended well in mid-work", {**GONE, "exit_status": 0, "pulse": BUSY}, S.DEAD, "exit status 0"),
+    (
+        "ended well in mid-work",
+        {**GONE, "exit_status": 0, "heartbeat": BUSY},
+        S.DEAD,
+        "exit status 0",
+    ),
     # The last word outweighs whatever else is seen.
     ("finished", {**GONE, "summary": summary()}, S.FINISHED, "watermark 4"),
     (
@@ -164,7 +174,7 @@ TABLE: list[tuple[str, dict[str, Any], StreamState, str]] = [
     ("fenced before its claim", {**UNHEARD, "age": 9.0, "owner": LATER}, S.FENCED, "token 1"),
     (
         "fenced, no token in its heartbeat",
-        {"pulse": replace(IDLE, token=None), "owner": LATER},
+        {"heartbeat": replace(IDLE, token=None), "owner": LATER},
         S.FENCED,
         "token 1",
     ),
@@ -202,7 +212,7 @@ RESTARTED = [
 
 @pytest.mark.parametrize(("name", "changes", "state", "word"), TABLE, ids=[r[0] for r in TABLE])
 def test_a_sight_means(name: str, changes: dict[str, Any], state: StreamState, word: str) -> None:
-    health = tell(sight(**changes), LIMITS)
+    health = evaluate(observation(**changes), LIMITS)
     assert (health.state, health.restartable) == (state, name in RESTARTED)
     assert health.asked_by is None
     assert word in health.reason
@@ -223,7 +233,7 @@ def test_a_sight_means(name: str, changes: dict[str, Any], state: StreamState, w
         ({**GONE, "stop_note": note("x")}, S.STOPPED, "x", "by x, and killed before it released"),
         ({**GONE, "stop_note": note(""), "exit_status": -9}, S.STOPPED, "", "asked to, and killed"),
         (
-            {"pulse": HELD, "silent": 10.0, "checkpoint": IN_FLIGHT, "stop_note": note("x")},
+            {"heartbeat": HELD, "silent": 10.0, "checkpoint": IN_FLIGHT, "stop_note": note("x")},
             S.STALLED,
             "x",
             "for 600 s; last heartbeat 2026-01-01T12:00:00+00:00, watermark 7; it was asked",
@@ -241,7 +251,7 @@ def test_a_sight_means(name: str, changes: dict[str, Any], state: StreamState, w
 def test_who_was_asked_to_stop_is_not_replaced(
     changes: dict[str, Any], state: StreamState, asked_by: str, word: str
 ) -> None:
-    health = tell(sight(**changes), LIMITS)
+    health = evaluate(observation(**changes), LIMITS)
     assert (health.state, health.restartable, health.asked_by) == (state, False, asked_by)
     assert word in health.reason
 
@@ -257,7 +267,7 @@ def test_who_was_asked_to_stop_is_not_replaced(
     ],
 )
 def test_whether_a_new_driver_may_fare_better(error: str, restartable: bool) -> None:
-    health = tell(sight(**GONE, summary=failed(error)), LIMITS)
+    health = evaluate(observation(**GONE, summary=failed(error)), LIMITS)
     assert health == Health(S.FAILED, f"{error}: it broke", restartable)
 
 
@@ -277,9 +287,9 @@ def test_each_state_goes_on_or_ended_or_is_lost() -> None:
     [
         ({}, False),
         ({"alive": None}, False),
-        ({"pulse": BUSY}, False),
-        ({"pulse": HELD, "silent": 9.0}, False),
-        ({"pulse": HELD, "silent": 10.0}, True),
+        ({"heartbeat": BUSY}, False),
+        ({"heartbeat": HELD, "silent": 9.0}, False),
+        ({"heartbeat": HELD, "silent": 10.0}, True),
         ({"silent": 119.0}, False),
         ({"silent": 120.0}, True),
         (GONE, True),
@@ -290,23 +300,29 @@ def test_each_state_goes_on_or_ended_or_is_lost() -> None:
     ],
 )
 def test_what_calls_for_a_closer_look(changes: dict[str, Any], suspect: bool) -> None:
-    assert is_suspect(sight(**changes), LIMITS) is suspect
+    assert is_suspect(observation(**changes), LIMITS) is suspect
 
 
 @pytest.mark.parametrize("years", [-30, 30])
 def test_a_drivers_clock_may_be_wrong(years: int) -> None:
     now = NOON + timedelta(days=365 * years)
     beat = {"state": "running", "driver": {"token": 3}, "sink": {"watermark": 7}}
-    idle = Pulse.parse({**beat, "time": now.isoformat(), "busySince": None})
-    busy = Pulse.parse(
+    idle = Heartbeat.parse({**beat, "time": now.isoformat(), "busySince": None})
+    busy = Heartbeat.parse(
         {**beat, "time": now.isoformat(), "busySince": (now - timedelta(seconds=590)).isoformat()}
     )
-    assert tell(sight(pulse=idle), LIMITS).state is S.IDLE
-    assert tell(sight(pulse=busy, silent=9.0), LIMITS).state is S.RUNNING
-    assert tell(sight(pulse=busy, silent=10.0, checkpoint=IN_FLIGHT), LIMITS).state is S.STALLED
+    assert evaluate(observation(heartbeat=idle), LIMITS).state is S.IDLE
+    assert evaluate(observation(heartbeat=busy, silent=9.0), LIMITS).state is S.RUNNING
+    assert (
+        evaluate(observation(heartbeat=busy, silent=10.0, checkpoint=IN_FLIGHT), LIMITS).state
+        is S.STALLED
+    )
     skewed = owner(4, time=now.isoformat())
-    assert tell(sight(pulse=idle, owner=skewed), LIMITS).state is S.FENCED
-    assert tell(sight(pulse=idle, owner=replace(skewed, token=3)), LIMITS).state is S.IDLE
+    assert evaluate(observation(heartbeat=idle, owner=skewed), LIMITS).state is S.FENCED
+    assert (
+        evaluate(observation(heartbeat=idle, owner=replace(skewed, token=3)), LIMITS).state
+        is S.IDLE
+    )
 
 
 seconds = st.floats(0, 2000)
@@ -316,11 +332,11 @@ pulses = st.builds(
     state=st.sampled_from(["running", "stopping", "ended"]),
 )
 sights = st.builds(
-    sight,
+    observation,
     alive=st.sampled_from([True, False, None]),
     age=seconds,
     silent=seconds,
-    pulse=st.none() | pulses,
+    heartbeat=st.none() | pulses,
     summary=st.none()
     | st.sampled_from([summary(), stopped("x"), failed("SpecError"), failed("FencedError")]),
     exit_status=st.sampled_from([None, 0, 1, -9]),
@@ -331,34 +347,34 @@ sights = st.builds(
 
 
 @given(sights)
-def test_a_launch_with_a_newer_owner_is_never_healthy(seen: Sight) -> None:
-    assume(seen.summary is None and seen.pulse is not None)
+def test_a_launch_with_a_newer_owner_is_never_healthy(seen: DriverObservation) -> None:
+    assume(seen.summary is None and seen.heartbeat is not None)
     newer = owner(IDLE.token + 1 if IDLE.token else 0)
-    assert tell(replace(seen, owner=newer), LIMITS).state is S.FENCED
+    assert evaluate(replace(seen, owner=newer), LIMITS).state is S.FENCED
 
 
 @given(sights, st.sampled_from([True, None]))
 def test_a_driver_that_lives_and_beats_and_waits_is_never_lost(
-    seen: Sight, alive: bool | None
+    seen: DriverObservation, alive: bool | None
 ) -> None:
     assume(seen.summary is None)
-    seen = replace(seen, alive=alive, silent=min(seen.silent, 119.0), pulse=IDLE, owner=None)
-    assert tell(seen, LIMITS).state is S.IDLE
+    seen = replace(seen, alive=alive, silent=min(seen.silent, 119.0), heartbeat=IDLE, owner=None)
+    assert evaluate(seen, LIMITS).state is S.IDLE
 
 
 @given(sights)
-def test_nobody_is_lost_without_a_closer_look(seen: Sight) -> None:
+def test_nobody_is_lost_without_a_closer_look(seen: DriverObservation) -> None:
     """What heartbeat and process do not call suspect needs no other evidence."""
     plain = replace(seen, checkpoint=None, owner=None, stop_note=None)
     if not is_suspect(plain, LIMITS):
-        health = tell(plain, LIMITS)
+        health = evaluate(plain, LIMITS)
         assert not health.state.lost
         assert health.state.ended is (plain.summary is not None)
 
 
 @given(sights)
-def test_only_what_failed_or_was_lost_is_replaced(seen: Sight) -> None:
-    health = tell(seen, LIMITS)
+def test_only_what_failed_or_was_lost_is_replaced(seen: DriverObservation) -> None:
+    health = evaluate(seen, LIMITS)
     if health.restartable:
         assert health.state.lost or health.state is S.FAILED
         assert health.asked_by is None

@@ -8,18 +8,18 @@ from typing import ClassVar
 import pytest
 
 from airflow_provider_lance.protocol.codec import fold_updates
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.watermark import (
     WatermarkReader,
     exact_watermark,
     find_epoch,
 )
-from airflow_provider_lance.testing.dataset import MemoryDataset, MemoryDatasetPort
+from airflow_provider_lance.testing.dataset import InMemoryDataset, InMemoryDatasetPort
 from tests.support.drivers import QUERY, QUICK, SparkLike, twin_world
 
 
-class CountingPort(MemoryDatasetPort):
+class CountingPort(InMemoryDatasetPort):
     """Counts how often each version's transaction is read."""
 
     reads: ClassVar[Counter[int]] = Counter()
@@ -33,18 +33,18 @@ class CountingPort(MemoryDatasetPort):
 
 
 @pytest.fixture
-def dataset() -> MemoryDataset:
-    return MemoryDataset()
+def dataset() -> InMemoryDataset:
+    return InMemoryDataset()
 
 
 @pytest.fixture
-def port(dataset: MemoryDataset) -> CountingPort:
+def port(dataset: InMemoryDataset) -> CountingPort:
     CountingPort.reads = Counter()
     return CountingPort(dataset, dataset.version)
 
 
-def driver(dataset: MemoryDataset, log: dict[str, int], every: int = 10) -> SparkLike:
-    policy = Policy(watermark_every=every, backoff=QUICK)
+def driver(dataset: InMemoryDataset, log: dict[str, int], every: int = 10) -> SparkLike:
+    policy = CommitPolicy(watermark_every=every, backoff=QUICK)
     return SparkLike(twin_world(dataset), log, policy=policy)
 
 
@@ -55,7 +55,7 @@ def test_a_query_that_is_not_there_costs_no_read(port: CountingPort) -> None:
 
 
 def test_each_version_is_read_once_however_often_one_asks(
-    dataset: MemoryDataset, port: CountingPort
+    dataset: InMemoryDataset, port: CountingPort
 ) -> None:
     running = driver(dataset, {})
     reader = WatermarkReader(port, QUERY)
@@ -67,7 +67,7 @@ def test_each_version_is_read_once_however_often_one_asks(
 
 
 def test_a_reader_that_comes_late_reads_only_what_is_not_folded(
-    dataset: MemoryDataset, port: CountingPort
+    dataset: InMemoryDataset, port: CountingPort
 ) -> None:
     running = driver(dataset, {})
     for _ in range(13):
@@ -78,7 +78,7 @@ def test_a_reader_that_comes_late_reads_only_what_is_not_folded(
     assert sorted(port.reads) == list(range(dataset.version - 3, dataset.version + 1))
 
 
-def test_folds_leave_the_number_as_it_was(dataset: MemoryDataset, port: CountingPort) -> None:
+def test_folds_leave_the_number_as_it_was(dataset: InMemoryDataset, port: CountingPort) -> None:
     running = driver(dataset, {}, every=2)
     reader = WatermarkReader(port, QUERY)
     seen = []
@@ -89,7 +89,7 @@ def test_folds_leave_the_number_as_it_was(dataset: MemoryDataset, port: Counting
 
 
 def test_a_released_query_is_read_from_its_config_alone(
-    dataset: MemoryDataset, port: CountingPort
+    dataset: InMemoryDataset, port: CountingPort
 ) -> None:
     running = driver(dataset, {})
     for _ in range(3):
@@ -104,7 +104,7 @@ def test_a_released_query_is_read_from_its_config_alone(
 
 
 def test_a_reader_follows_over_release_and_the_next_claim(
-    dataset: MemoryDataset, port: CountingPort
+    dataset: InMemoryDataset, port: CountingPort
 ) -> None:
     log: dict[str, int] = {}
     reader = WatermarkReader(port, QUERY)
@@ -118,7 +118,7 @@ def test_a_reader_follows_over_release_and_the_next_claim(
 
 
 def test_a_new_generation_forgets_the_old_numbers(
-    dataset: MemoryDataset, port: CountingPort
+    dataset: InMemoryDataset, port: CountingPort
 ) -> None:
     old = driver(dataset, {})
     for _ in range(4):
@@ -129,7 +129,7 @@ def test_a_new_generation_forgets_the_old_numbers(
         twin_world(dataset),
         {},
         checkpoint_id="other",
-        policy=Policy(new_generation=True, backoff=QUICK),
+        policy=CommitPolicy(new_generation=True, backoff=QUICK),
     )
     anew.step()
     mark = reader.read()
@@ -139,7 +139,7 @@ def test_a_new_generation_forgets_the_old_numbers(
 
 
 def test_versions_that_were_cleaned_up_are_counted(
-    dataset: MemoryDataset, port: CountingPort
+    dataset: InMemoryDataset, port: CountingPort
 ) -> None:
     running = driver(dataset, {})
     for _ in range(5):  # versions 2 (claim) to 7, folded up to 1
@@ -151,7 +151,7 @@ def test_versions_that_were_cleaned_up_are_counted(
 
 
 def test_what_was_read_before_the_cleanup_is_not_missing(
-    dataset: MemoryDataset, port: CountingPort
+    dataset: InMemoryDataset, port: CountingPort
 ) -> None:
     running = driver(dataset, {})
     reader = WatermarkReader(port, QUERY)
@@ -164,7 +164,7 @@ def test_what_was_read_before_the_cleanup_is_not_missing(
     assert (mark.epoch, mark.missing) == (5, 0)
 
 
-def test_a_fold_closes_the_gap_below_it(dataset: MemoryDataset, port: CountingPort) -> None:
+def test_a_fold_closes_the_gap_below_it(dataset: InMemoryDataset, port: CountingPort) -> None:
     running = driver(dataset, {})
     reader = WatermarkReader(port, QUERY)
     for _ in range(9):
@@ -176,7 +176,7 @@ def test_a_fold_closes_the_gap_below_it(dataset: MemoryDataset, port: CountingPo
 
 
 def test_a_gap_below_a_fold_is_closed_for_who_has_read_beyond_it(
-    dataset: MemoryDataset, port: CountingPort
+    dataset: InMemoryDataset, port: CountingPort
 ) -> None:
     running = driver(dataset, {})
     for _ in range(5):
@@ -190,18 +190,18 @@ def test_a_gap_below_a_fold_is_closed_for_who_has_read_beyond_it(
     assert (reader.read().epoch, reader.read().missing) == (4, 0)
 
 
-def test_a_start_reads_each_version_once(dataset: MemoryDataset, port: CountingPort) -> None:
+def test_a_start_reads_each_version_once(dataset: InMemoryDataset, port: CountingPort) -> None:
     log: dict[str, int] = {}
     killed = driver(dataset, log)
     for _ in range(8):
         killed.step()
     world = replace(twin_world(dataset), open=port.latest)
-    SparkLike(world, log, policy=Policy(backoff=QUICK)).step()
+    SparkLike(world, log, policy=CommitPolicy(backoff=QUICK)).step()
     assert len(port.reads) > 8
     assert set(port.reads.values()) == {1}
 
 
-def test_another_querys_epochs_do_not_count(dataset: MemoryDataset) -> None:
+def test_another_querys_epochs_do_not_count(dataset: InMemoryDataset) -> None:
     SparkLike(twin_world(dataset), {}).step()
     other: dict[str, int] = {}
     for _ in range(3):
@@ -210,7 +210,7 @@ def test_another_querys_epochs_do_not_count(dataset: MemoryDataset) -> None:
     assert exact_watermark(dataset.open(), "other").epoch == 2
 
 
-def test_ones_own_epoch_is_found_and_only_after_the_given_version(dataset: MemoryDataset) -> None:
+def test_ones_own_epoch_is_found_and_only_after_the_given_version(dataset: InMemoryDataset) -> None:
     running = driver(dataset, {})
     running.step()
     running.step()
@@ -225,7 +225,7 @@ def test_ones_own_epoch_is_found_and_only_after_the_given_version(dataset: Memor
     assert find_epoch(port, "other", owner, 1, after=1) is None
 
 
-def test_the_same_epoch_by_another_owner_is_no_answer(dataset: MemoryDataset) -> None:
+def test_the_same_epoch_by_another_owner_is_no_answer(dataset: InMemoryDataset) -> None:
     log: dict[str, int] = {}
     first = driver(dataset, log)
     first.step()

@@ -11,17 +11,17 @@ import pytest
 
 from airflow_provider_lance.exceptions import HistoryGapError
 from airflow_provider_lance.protocol.answers import OnHistoryGap
-from airflow_provider_lance.protocol.commit_policy import Policy
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.port import Configure
-from airflow_provider_lance.testing.dataset import MemoryDataset
+from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import SparkLike, World, epoch_rows, lance_world, twin_world
 
 
 @pytest.fixture(params=["twin", "lance"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     if request.param == "twin":
-        return twin_world(MemoryDataset())
+        return twin_world(InMemoryDataset())
     return lance_world(str(tmp_path / "t.lance"))
 
 
@@ -29,8 +29,8 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 def test_it_stops_until_somebody_answers_for_its_epoch(world: World, logged: bool) -> None:
     log: dict[str, int] = {}
 
-    def hang(step: Step) -> None:
-        if step is not Step.CLAIM_OPENED or "hung" in log:
+    def hang(step: Failpoint) -> None:
+        if step is not Failpoint.CLAIM_OPENED or "hung" in log:
             return
         log["hung"] = 1
         successor = SparkLike(world, log, run_id="successor")
@@ -46,7 +46,7 @@ def test_it_stops_until_somebody_answers_for_its_epoch(world: World, logged: boo
     assert not hung.committer.release(), "in doubt: the next claim bars and looks again"
     expected = epoch_rows(0)
     if logged:
-        answer = Policy(on_history_gap=OnHistoryGap(0, True))
+        answer = CommitPolicy(on_history_gap=OnHistoryGap(0, True))
         SparkLike(world, log, run_id="next", policy=answer).step()
         expected += epoch_rows(1)
     assert sorted(world.rows(), key=lambda row: row["id"]) == expected

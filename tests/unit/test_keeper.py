@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN, Order, StopOrder
+from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN, LaunchRequest, StopSettings
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.drivers.rotating_log import Redactor, RotatingLog, pump
 from airflow_provider_lance.exceptions import DatasetNotFoundError
@@ -49,8 +49,8 @@ def own(uri: str, launch_id: str = "launch") -> Committer:
     return committer
 
 
-def stop_order(uri: str, **options: str) -> StopOrder:
-    return StopOrder(uri, "flights", "launch", storage_options=options)
+def stop_order(uri: str, **options: str) -> StopSettings:
+    return StopSettings(uri, "flights", "launch", storage_options=options)
 
 
 def asked(uri: str) -> StopNote | None:
@@ -366,7 +366,7 @@ def by_hand(launches: Launches, order: str) -> subprocess.CompletedProcess[str]:
 
 
 def order_for(*command: str) -> str:
-    return Order(command, dict(os.environ), [SECRET], 1, None).dumps()
+    return LaunchRequest(command, dict(os.environ), [SECRET], 1, None).dumps()
 
 
 def test_a_launch_that_was_given_up_is_not_started(launches: Launches, tmp_path: Path) -> None:
@@ -390,12 +390,12 @@ def test_half_an_order_is_no_order(launches: Launches, tmp_path: Path) -> None:
 
 
 def test_an_order_comes_as_it_went() -> None:
-    stop = StopOrder("s3://a/b", "q", "l", "me", {"k": SECRET})
+    stop = StopSettings("s3://a/b", "q", "l", "me", {"k": SECRET})
     for order in (
-        Order(["a", "b"], {"A": "ü\udcff"}, [SECRET], 1.5, stop),
-        Order(["a"], {}, [], 60, None),
+        LaunchRequest(["a", "b"], {"A": "ü\udcff"}, [SECRET], 1.5, stop),
+        LaunchRequest(["a"], {}, [], 60, None),
     ):
-        assert Order.loads(order.dumps()) == order
+        assert LaunchRequest.loads(order.dumps()) == order
         assert SECRET not in repr(order)
 
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_lance.drivers import local as launch_module
 from airflow_provider_lance.drivers import run_directory as folder_module
 from airflow_provider_lance.drivers.local import LocalDriver, find
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError, TransientError
 from tests.support.launches import Launches, end_of, keeper_said, output
 from tests.support.processes import finish, python, wait_for
@@ -166,11 +166,11 @@ def test_a_relative_root_is_no_riddle(launches: Launches, monkeypatch: pytest.Mo
 LAUNCHER = """
 import os, signal, sys
 from pathlib import Path
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.drivers.local import launch
 
 driver = launch(
-    RunFolder(Path(sys.argv[1]), "flights", "launch"),
+    RunDirectory(Path(sys.argv[1]), "flights", "launch"),
     command=["sh", "-c", "until [ -e $GO ]; do sleep 0.05; done; exit 5"],
     environment={**os.environ, "GO": sys.argv[2]}, redact=[], grace=1, stop=None,
 )
@@ -325,4 +325,4 @@ def test_a_driver_that_ended_at_once_was_still_started(launches: Launches) -> No
     assert end_of(driver) == 0
     assert output(driver) == "so quick\n"
     assert "Ended. status=0" in keeper_said(driver)
-    assert not RunFolder.at(driver.folder).spec_file.exists()
+    assert not RunDirectory.at(driver.folder).spec_file.exists()

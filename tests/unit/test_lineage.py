@@ -21,8 +21,8 @@ from airflow_provider_lance.operators.lineage import file_name, source_names
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.supervision.driver_reports import Summary
 from airflow_provider_lance.supervision.health import StreamState
-from airflow_provider_lance.triggers.supervision_loop import WatchOrder
-from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
+from airflow_provider_lance.triggers.supervision_outcome import Action, SupervisionOutcome
 from tests.support.processes import wait_for
 
 from .conftest import SparkSubmit, TaskInstance, supervised
@@ -103,15 +103,15 @@ def test_a_deferred_task_tells_at_its_end_what_its_drivers_did(
         first.execute(given)
     order = json.loads(json.dumps(waiting.value.trigger.order))
     spark_submit.let_go()
-    wait_for("its end", lambda: not WatchOrder.from_json(order).launch.alive())
+    wait_for("its end", lambda: not SupervisionConfig.from_json(order).launch.alive())
     ended = {
         **summary(tmp_path).to_json(),
         "launchId": order["launch"]["launchId"],
     }
-    verdict = Verdict(Action.END, StreamState.FINISHED, "read all", ended=ended)
+    verdict = SupervisionOutcome(Action.END, StreamState.FINISHED, "read all", ended=ended)
     # Another process: another operator, which knows only what the trigger hands it.
     second = operator(tmp_path, deferrable=True)
-    second.execute_complete(given, {"verdict": verdict.to_json(), "order": order | {"rows": 45}})
+    second.execute_complete(given, {"outcome": verdict.to_json(), "order": order | {"rows": 45}})
     facet = event(second, "complete")["run"]["facets"]["lanceStream"]
     assert (facet["versionBefore"], facet["versionAfter"], facet["rows"]) == (1, 12, 45)
 

@@ -17,24 +17,24 @@ from airflow_provider_lance.protocol.port import (
     Overwrite,
     Upsert,
 )
-from airflow_provider_lance.testing.dataset import Fault, MemoryDataset
+from airflow_provider_lance.testing.dataset import Fault, InMemoryDataset
 
 ROW = {"id": 1, "v": "a"}
 ONE = Append([(ROW,)])
 
 
 @pytest.fixture
-def dataset() -> MemoryDataset:
-    return MemoryDataset(config={"user.key": "kept"})
+def dataset() -> InMemoryDataset:
+    return InMemoryDataset(config={"user.key": "kept"})
 
 
-def test_starts_empty_with_its_config(dataset: MemoryDataset) -> None:
+def test_starts_empty_with_its_config(dataset: InMemoryDataset) -> None:
     port = dataset.open()
     assert (port.version, port.uri, dict(port.config)) == (1, dataset.uri, {"user.key": "kept"})
     assert (dataset.rows(), dataset.fragments) == ([], 0)
 
 
-def test_a_commit_is_a_version_with_its_properties(dataset: MemoryDataset) -> None:
+def test_a_commit_is_a_version_with_its_properties(dataset: InMemoryDataset) -> None:
     port = dataset.open().commit(ONE, {"k": "v"})
     assert (port.version, dataset.version) == (2, 2)
     assert port.properties(2) == {"k": "v"}
@@ -42,18 +42,18 @@ def test_a_commit_is_a_version_with_its_properties(dataset: MemoryDataset) -> No
     assert port.properties(3) is None
 
 
-def test_an_older_version_stays_as_it_was(dataset: MemoryDataset) -> None:
+def test_an_older_version_stays_as_it_was(dataset: InMemoryDataset) -> None:
     dataset.open().commit(Configure({"user.key": "new", "other": "x"}))
     assert dict(dataset.open(1).config) == {"user.key": "kept"}
     assert dict(dataset.open().config) == {"user.key": "new", "other": "x"}
 
 
-def test_a_key_set_to_none_is_removed(dataset: MemoryDataset) -> None:
+def test_a_key_set_to_none_is_removed(dataset: InMemoryDataset) -> None:
     port = dataset.open().commit(Configure({"user.key": None, "never.there": None}))
     assert dict(port.config) == {}
 
 
-def test_a_compaction_keeps_rows_and_order_in_one_fragment(dataset: MemoryDataset) -> None:
+def test_a_compaction_keeps_rows_and_order_in_one_fragment(dataset: InMemoryDataset) -> None:
     rows = [{"id": n, "v": "x"} for n in range(5)]
     port = dataset.open()
     for row in rows:
@@ -64,20 +64,20 @@ def test_a_compaction_keeps_rows_and_order_in_one_fragment(dataset: MemoryDatase
     assert dataset.rows() == rows
 
 
-def test_an_upsert_keeps_what_it_does_not_name(dataset: MemoryDataset) -> None:
+def test_an_upsert_keeps_what_it_does_not_name(dataset: InMemoryDataset) -> None:
     port = dataset.open().commit(Append([(ROW, {"id": 2, "v": "b"})]))
     port = port.commit(Upsert([({"id": 2, "v": "new"},)], [{"id": 2}, {"id": 3}], ("id",)))
     assert dataset.rows() == [ROW, {"id": 2, "v": "new"}]
 
 
-def test_an_overwrite_replaces_all_rows_and_keeps_the_config(dataset: MemoryDataset) -> None:
+def test_an_overwrite_replaces_all_rows_and_keeps_the_config(dataset: InMemoryDataset) -> None:
     port = dataset.open().commit(ONE)
     port = port.commit(Overwrite([({"id": 9},)]))
     assert dataset.rows() == [{"id": 9}]
     assert port.config["user.key"] == "kept"
 
 
-def test_a_preempted_commit_leaves_nothing(dataset: MemoryDataset) -> None:
+def test_a_preempted_commit_leaves_nothing(dataset: InMemoryDataset) -> None:
     stale = dataset.open()
     dataset.open().commit(Barrier())
     with pytest.raises(CommitPreemptedError, match="Append on version 1 .* by version 2"):
@@ -86,7 +86,7 @@ def test_a_preempted_commit_leaves_nothing(dataset: MemoryDataset) -> None:
     assert dataset.rows() == []
 
 
-def test_a_stale_append_lands_on_top_of_what_it_may_pass(dataset: MemoryDataset) -> None:
+def test_a_stale_append_lands_on_top_of_what_it_may_pass(dataset: InMemoryDataset) -> None:
     stale = dataset.open()
     dataset.open().commit(ONE).commit(Configure({"x": "1"}))
     port = stale.commit(Append([({"id": 2, "v": "b"},)]))
@@ -97,7 +97,7 @@ def test_a_stale_append_lands_on_top_of_what_it_may_pass(dataset: MemoryDataset)
 
 @pytest.mark.parametrize("keep_from", [3, 99])
 def test_a_cleanup_takes_old_versions_and_never_the_newest(
-    dataset: MemoryDataset, keep_from: int
+    dataset: InMemoryDataset, keep_from: int
 ) -> None:
     port = dataset.open().commit(ONE, {"k": "v"}).commit(Configure({"x": "1"}))
     dataset.clean_up(keep_from)
@@ -117,7 +117,7 @@ LANDED: list[tuple[Fault, bool]] = [
 
 @pytest.mark.parametrize(("fault", "landed"), LANDED)
 def test_each_fault_hides_whether_the_commit_landed(
-    dataset: MemoryDataset, fault: Fault, landed: bool
+    dataset: InMemoryDataset, fault: Fault, landed: bool
 ) -> None:
     dataset.faults = [None, fault]
     port = dataset.open().commit(Configure({"x": "1"}))
@@ -127,7 +127,7 @@ def test_each_fault_hides_whether_the_commit_landed(
     assert dataset.faults == []
 
 
-def test_a_late_write_lands_before_the_next_commit(dataset: MemoryDataset) -> None:
+def test_a_late_write_lands_before_the_next_commit(dataset: InMemoryDataset) -> None:
     dataset.faults = [Fault.LATE]
     with pytest.raises(CommitStateUnknownError):
         dataset.open().commit(ONE)
@@ -136,7 +136,7 @@ def test_a_late_write_lands_before_the_next_commit(dataset: MemoryDataset) -> No
     assert dataset.rows() == [ROW]
 
 
-def test_a_late_write_lands_nowhere_once_its_version_is_taken(dataset: MemoryDataset) -> None:
+def test_a_late_write_lands_nowhere_once_its_version_is_taken(dataset: InMemoryDataset) -> None:
     dataset.faults = [Fault.LATE]
     other = dataset.open()
     with pytest.raises(CommitStateUnknownError):
@@ -149,7 +149,7 @@ def test_a_late_write_lands_nowhere_once_its_version_is_taken(dataset: MemoryDat
     assert (dataset.version, dataset.rows()) == (2, [])
 
 
-def test_threads_that_append_at_once_all_land(dataset: MemoryDataset) -> None:
+def test_threads_that_append_at_once_all_land(dataset: InMemoryDataset) -> None:
     port = dataset.open()
     start = threading.Barrier(4)
 
@@ -168,7 +168,7 @@ def test_threads_that_append_at_once_all_land(dataset: MemoryDataset) -> None:
 
 
 @pytest.mark.parametrize("landed", [ONE, Configure({"x": "1"}), Barrier(), Overwrite([])])
-def test_an_overwrite_is_a_true_compare_and_swap(dataset: MemoryDataset, landed: Change) -> None:
+def test_an_overwrite_is_a_true_compare_and_swap(dataset: InMemoryDataset, landed: Change) -> None:
     stale = dataset.open()
     dataset.open().commit(landed)
     with pytest.raises(CommitPreemptedError):

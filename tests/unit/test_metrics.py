@@ -15,7 +15,7 @@ from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsL
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.triggers.metrics import count_restart, gauge_progress
 from tests.support.processes import finish, python
 
@@ -43,7 +43,7 @@ class StatsClient:
 """
 TAGS = {"dag_id": "flights_dag", "task_id": "stream"}
 TAGGED = "dag_id=flights_dag,task_id=stream,query_id=flights"
-IDLE = Pulse("2026-01-01T12:00:00+00:00", "running", idle=True)
+IDLE = Heartbeat("2026-01-01T12:00:00+00:00", "running", idle=True)
 
 
 class Server:
@@ -102,17 +102,17 @@ def test_an_idle_stream_has_no_lag(server: Server) -> None:
 
 
 def test_how_long_an_epoch_waits_for_its_commit(server: Server) -> None:
-    gauge_progress("flights", Pulse("", "running", busy=40.0), 2.5, TAGS)
+    gauge_progress("flights", Heartbeat("", "running", busy=40.0), 2.5, TAGS)
     assert server.received() == {
         f"lance_stream.lag,{TAGGED}": (42.5, "g"),
         "lance_stream.flights.lag": (42.5, "g"),
     }
 
 
-def committed(ago: timedelta) -> Pulse:
+def committed(ago: timedelta) -> Heartbeat:
     """Return the heartbeat of an idle driver."""
     when = (datetime.now(UTC) - ago).isoformat()
-    return Pulse.parse({"busySince": None, "sink": {"committedAt": when}})
+    return Heartbeat.parse({"busySince": None, "sink": {"committedAt": when}})
 
 
 def test_how_old_the_newest_epoch_is(server: Server) -> None:
@@ -134,7 +134,7 @@ def test_an_epoch_of_a_driver_whose_clock_is_ahead_is_new(server: Server) -> Non
 @pytest.mark.parametrize("when", ["yesterday", "2026-01-01T12:00:00"])
 def test_a_time_that_cannot_be_read_is_no_error(server: Server, when: str) -> None:
     heartbeat = {"busySince": None, "sink": {"committedAt": when}}
-    gauge_progress("flights", Pulse.parse(heartbeat), 0.0, TAGS)
+    gauge_progress("flights", Heartbeat.parse(heartbeat), 0.0, TAGS)
     received = server.received()
     assert "lance_stream.flights.lag" in received
     assert "lance_stream.flights.epoch_age" not in received
@@ -142,7 +142,7 @@ def test_a_time_that_cannot_be_read_is_no_error(server: Server, when: str) -> No
 
 @pytest.mark.parametrize("behind", [12.0, 0.0])
 def test_what_the_source_has_ready(server: Server, behind: float) -> None:
-    gauge_progress("flights", Pulse("", "running", idle=True, behind=behind), 0.0, TAGS)
+    gauge_progress("flights", Heartbeat("", "running", idle=True, behind=behind), 0.0, TAGS)
     received = server.received()
     assert received[f"lance_stream.behind,{TAGGED}"] == (behind, "g")
     assert received["lance_stream.flights.behind"] == (behind, "g")

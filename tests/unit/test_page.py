@@ -14,7 +14,7 @@ from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleA
 
 from airflow_provider_lance.links.stream import stream_url
 from airflow_provider_lance.plugins.page.app import create_app
-from airflow_provider_lance.plugins.page.registry import Known
+from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 from airflow_provider_lance.protocol.codec import key
 from tests.support.maintenance import make
 from tests.support.pages import Live, Site, airflow_of_its_own, let_stream, register, words
@@ -34,12 +34,12 @@ def live(tmp_path: Path) -> Iterator[Live]:
 
 
 @pytest.fixture
-def known() -> list[Known]:
+def known() -> list[RegisteredDataset]:
     return []
 
 
 @pytest.fixture
-def site(tmp_path: Path, known: list[Known]) -> Iterator[Site]:
+def site(tmp_path: Path, known: list[RegisteredDataset]) -> Iterator[Site]:
     with airflow_of_its_own(tmp_path):
         yield Site(create_app(lambda: known))
 
@@ -53,8 +53,8 @@ def detail(site: Site) -> Any:
 # --- What is shown --------------------------------------------------------------------------------
 
 
-def test_a_live_stream(site: Site, known: list[Known], live: Live) -> None:
-    known.append(Known(live.uri))
+def test_a_live_stream(site: Site, known: list[RegisteredDataset], live: Live) -> None:
+    known.append(RegisteredDataset(live.uri))
     for epoch_id in range(1, 4):
         live.commit(epoch_id)
     shown = words(site.ask("/").text)
@@ -74,8 +74,8 @@ def test_a_live_stream(site: Site, known: list[Known], live: Live) -> None:
     assert re.search(row, shown), shown
 
 
-def test_the_charts(site: Site, known: list[Known], live: Live) -> None:
-    known.append(Known(live.uri))
+def test_the_charts(site: Site, known: list[RegisteredDataset], live: Live) -> None:
+    known.append(RegisteredDataset(live.uri))
     for epoch_id in range(1, 6):
         live.commit(epoch_id)
         if epoch_id == 3:
@@ -93,8 +93,10 @@ def test_the_charts(site: Site, known: list[Known], live: Live) -> None:
     assert places == sorted(places)
 
 
-def test_a_finding_with_what_to_type(site: Site, known: list[Known], live: Live) -> None:
-    known.append(Known(live.uri))
+def test_a_finding_with_what_to_type(
+    site: Site, known: list[RegisteredDataset], live: Live
+) -> None:
+    known.append(RegisteredDataset(live.uri))
     live.driver.kill()
     live.driver.wait()
     shown = words(detail(site).text)
@@ -105,10 +107,14 @@ def test_a_finding_with_what_to_type(site: Site, known: list[Known], live: Live)
 
 
 def test_what_cannot_be_read_says_so_in_its_own_row(
-    site: Site, known: list[Known], live: Live, tmp_path: Path
+    site: Site, known: list[RegisteredDataset], live: Live, tmp_path: Path
 ) -> None:
-    known += [Known(live.uri), Known(str(tmp_path / "none.lance")), Known("/a", "gone")]
-    known.append(Known(make(tmp_path, 1)))
+    known += [
+        RegisteredDataset(live.uri),
+        RegisteredDataset(str(tmp_path / "none.lance")),
+        RegisteredDataset("/a", "gone"),
+    ]
+    known.append(RegisteredDataset(make(tmp_path, 1)))
     answer = site.ask("/")
     assert answer.status_code == 200
     shown = words(answer.text)
@@ -148,14 +154,17 @@ def test_a_stream_without_outlets_is_listed_to_who_may_read_its_dag(
 
 
 def test_of_a_shared_dataset_a_viewer_sees_the_streams_of_his_dags(
-    site: Site, known: list[Known], live: Live, monkeypatch: pytest.MonkeyPatch
+    site: Site, known: list[RegisteredDataset], live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lance.dataset(live.uri).update_config({key("owner", "theirs"): "no JSON"})
     monkeypatch.setattr(
         SimpleAuthManager, "get_authorized_dag_ids", lambda self, **_: {"ours", "starting"}
     )
-    known += [Known(live.uri, "", QUERY, "ours"), Known(live.uri, "", "theirs", "other")]
-    known.append(Known(live.uri, "", "soon", "starting"))
+    known += [
+        RegisteredDataset(live.uri, "", QUERY, "ours"),
+        RegisteredDataset(live.uri, "", "theirs", "other"),
+    ]
+    known.append(RegisteredDataset(live.uri, "", "soon", "starting"))
     shown = words(site.ask("/").text)
     assert f"flights {live.uri} idle" in shown
     assert "theirs" not in shown
@@ -163,12 +172,12 @@ def test_of_a_shared_dataset_a_viewer_sees_the_streams_of_his_dags(
     assert site.ask(f"/stream?uri={live.uri}&query=theirs&conn_id=").status_code == 404
     begins = site.ask(f"/stream?uri={live.uri}&query=soon&conn_id=")
     assert "no driver of it has begun" in words(begins.text)
-    known.append(Known(live.uri))  # an asset: for all who may read assets
+    known.append(RegisteredDataset(live.uri))  # an asset: for all who may read assets
     assert "theirs" in words(site.ask("/").text)
 
 
 def test_registered_datasets_that_cannot_be_read(tmp_path: Path) -> None:
-    def broken() -> list[Known]:
+    def broken() -> list[RegisteredDataset]:
         raise OSError("the database is gone")
 
     with airflow_of_its_own(tmp_path):
@@ -189,11 +198,11 @@ def test_registered_datasets_that_cannot_be_read(tmp_path: Path) -> None:
     ],
 )
 def test_a_query_id_with_markup_is_text(
-    site: Site, known: list[Known], tmp_path: Path, record: str
+    site: Site, known: list[RegisteredDataset], tmp_path: Path, record: str
 ) -> None:
     uri = make(tmp_path, 1)
     lance.dataset(uri).update_config({key("owner", MARKUP): record})
-    known.append(Known(uri))
+    known.append(RegisteredDataset(uri))
     answers = [site.ask("/"), detail(site)]
     for answer in answers:
         assert answer.status_code == 200
@@ -204,7 +213,7 @@ def test_a_query_id_with_markup_is_text(
 
 
 def test_markup_in_everything_that_a_driver_records(
-    site: Site, known: list[Known], live: Live
+    site: Site, known: list[RegisteredDataset], live: Live
 ) -> None:
     config = lance.dataset(live.uri).config()
     owner = json.loads(config[key("owner", QUERY)])
@@ -215,7 +224,7 @@ def test_markup_in_everything_that_a_driver_records(
     }
     lance.dataset(live.uri).update_config({key("owner", QUERY): json.dumps(owner | marked)})
     live.beat(driver={"uiAddress": "javascript:alert(1)", "launchedBy": MARKUP}, time=MARKUP)
-    known.append(Known(live.uri))
+    known.append(RegisteredDataset(live.uri))
     for answer in (site.ask("/"), detail(site)):
         assert answer.status_code == 200
         assert "<img" not in answer.text
@@ -229,8 +238,10 @@ PATHS = ["/", "/stream", "/stream?uri=/a&query=q"]
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nobody_sees_it_without_signing_in(site: Site, known: list[Known], path: str) -> None:
-    known.append(Known("/a"))
+def test_nobody_sees_it_without_signing_in(
+    site: Site, known: list[RegisteredDataset], path: str
+) -> None:
+    known.append(RegisteredDataset("/a"))
     answer = site.ask(path, role=None)
     assert answer.status_code == 401
     assert "Not authenticated" in words(answer.text)
@@ -280,9 +291,9 @@ def test_only_what_is_known_is_opened(site: Site, live: Live) -> None:
     ],
 )
 def test_a_viewer_names_a_known_stream_exactly(
-    site: Site, known: list[Known], live: Live, path: str, status: int
+    site: Site, known: list[RegisteredDataset], live: Live, path: str, status: int
 ) -> None:
-    known.append(Known(live.uri, ""))
+    known.append(RegisteredDataset(live.uri, ""))
     assert site.ask(path.format(uri=live.uri)).status_code == status
 
 
@@ -296,8 +307,10 @@ def test_a_browser_may_show_it_and_nothing_else(site: Site) -> None:
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_no_page_needs_a_script_or_another_site(site: Site, known: list[Known], live: Live) -> None:
-    known.append(Known(live.uri))
+def test_no_page_needs_a_script_or_another_site(
+    site: Site, known: list[RegisteredDataset], live: Live
+) -> None:
+    known.append(RegisteredDataset(live.uri))
     for answer in (site.ask("/"), detail(site), site.ask("/", role=None)):
         for word in ("<script", "<link", "<img", " style=", " onload=", "@import", "url("):
             assert word not in answer.text
@@ -305,14 +318,14 @@ def test_no_page_needs_a_script_or_another_site(site: Site, known: list[Known], 
 
 
 def test_secrets_are_not_shown(
-    site: Site, known: list[Known], tmp_path: Path, add_connection: Any
+    site: Site, known: list[RegisteredDataset], tmp_path: Path, add_connection: Any
 ) -> None:
     options = {"aws_secret_access_key": SECRET, "region": "eu-central-1"}
     add_connection("minio", {"storage_options": options}, conn_type="lance")
     uri = make(tmp_path, 1)
     # An error that quotes what opened the dataset, as some stores' do.
     lance.dataset(uri).update_config({key("owner", "orders"): f"signed with {SECRET}"})
-    known.append(Known(uri, "minio"))
+    known.append(RegisteredDataset(uri, "minio"))
     for answer in (site.ask("/"), detail(site)):
         assert "signed with" in answer.text
         assert SECRET not in answer.text

@@ -17,7 +17,7 @@ from airflow_provider_lance.assets.lance import asset_uri
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
 from airflow_provider_lance.plugins.page.opening import open_known
 from airflow_provider_lance.plugins.page.registry import (
-    Known,
+    RegisteredDataset,
     dataset_uri,
     find,
     known_datasets,
@@ -63,13 +63,16 @@ def test_any_local_path_survives_the_way_to_an_asset_and_back(names: list[str]) 
     [
         ("", []),
         (" , ,", []),
-        ("/data/a.lance", [Known("/data/a.lance")]),
-        ("s3://b/a.lance/#minio", [Known("s3://b/a.lance", "minio")]),
-        ("a.lance # minio , /b#", [Known("a.lance", "minio"), Known("/b", "")]),
-        ("/with#in.lance#minio", [Known("/with#in.lance", "minio")]),
+        ("/data/a.lance", [RegisteredDataset("/data/a.lance")]),
+        ("s3://b/a.lance/#minio", [RegisteredDataset("s3://b/a.lance", "minio")]),
+        (
+            "a.lance # minio , /b#",
+            [RegisteredDataset("a.lance", "minio"), RegisteredDataset("/b", "")],
+        ),
+        ("/with#in.lance#minio", [RegisteredDataset("/with#in.lance", "minio")]),
     ],
 )
-def test_reads_the_option(text: str, known: list[Known]) -> None:
+def test_reads_the_option(text: str, known: list[RegisteredDataset]) -> None:
     assert of_config(text) == known
 
 
@@ -78,11 +81,15 @@ def test_reads_the_option(text: str, known: list[Known]) -> None:
     [(None, None), ({}, None), ({"lance_conn_id": "minio"}, "minio"), ({"lance_conn_id": 7}, None)],
 )
 def test_an_asset_may_name_its_connection(extra: dict[str, Any] | None, conn_id: Any) -> None:
-    assert of_asset("lance://s3/b/a.lance", extra) == Known("s3://b/a.lance", conn_id)
+    assert of_asset("lance://s3/b/a.lance", extra) == RegisteredDataset("s3://b/a.lance", conn_id)
 
 
 def test_who_names_a_connection_stands_for_who_does_not() -> None:
-    plain, one, other = Known("/a"), Known("/a", "one"), Known("/a", "other")
+    plain, one, other = (
+        RegisteredDataset("/a"),
+        RegisteredDataset("/a", "one"),
+        RegisteredDataset("/a", "other"),
+    )
     assert merge([plain, plain], [plain]) == [plain]
     assert merge([other, plain], [one, plain]) == [one, other]
     assert find([one, other], "/a", None) == one
@@ -102,9 +109,9 @@ def test_assets_that_are_active_and_the_option_are_known(
         register("s3://bucket/other.lance")
         register("lancelot://not/ours")
         assert merge(known_datasets()) == [
-            Known("/data/a.lance", ""),
-            Known("/data/a.lance", "minio"),
-            Known("s3://bucket/b.lance"),
+            RegisteredDataset("/data/a.lance", ""),
+            RegisteredDataset("/data/a.lance", "minio"),
+            RegisteredDataset("s3://bucket/b.lance"),
         ]
 
 
@@ -123,9 +130,9 @@ def test_what_tasks_stream_into_is_known(tmp_path: Path, add_connection: Any) ->
         let_stream("strange", {"uri": 7})
         found = known_datasets()
     assert {(each, each.query_id, each.dag_id) for each in found} == {
-        (Known("/data/a.lance", ""), "orders", "first"),
-        (Known("s3://bucket/warehouse/orders.lance", "minio"), "orders", "second"),
-        (Known("nobody.lance", "gone"), "orders", "third"),
+        (RegisteredDataset("/data/a.lance", ""), "orders", "first"),
+        (RegisteredDataset("s3://bucket/warehouse/orders.lance", "minio"), "orders", "second"),
+        (RegisteredDataset("nobody.lance", "gone"), "orders", "third"),
     }
 
 
@@ -152,31 +159,36 @@ def test_a_users_xcom_names_no_dataset(tmp_path: Path) -> None:
 
 
 def test_who_may_read_a_dag_sees_what_it_streams() -> None:
-    ours, theirs = Known("/a", "", "one", "ours"), Known("/a", "", "two", "theirs")
-    assert merge([ours, theirs], dags={"ours"}) == [Known("/a", "")]
+    ours, theirs = (
+        RegisteredDataset("/a", "", "one", "ours"),
+        RegisteredDataset("/a", "", "two", "theirs"),
+    )
+    assert merge([ours, theirs], dags={"ours"}) == [RegisteredDataset("/a", "")]
     assert merge([ours, theirs]) == []
     assert queries_of("/a", [ours, theirs], {"ours"}) == {"one"}
     assert queries_of("/a", [ours, theirs], {"ours", "theirs"}) == {"one", "two"}
-    assert queries_of("/a", [ours, theirs, Known("/a")], set()) is None, "it is registered"
+    assert queries_of("/a", [ours, theirs, RegisteredDataset("/a")], set()) is None, (
+        "it is registered"
+    )
 
 
 def test_opens_with_the_default_connection_where_there_is_one(
     tmp_path: Path, add_connection: Any
 ) -> None:
     uri = make(tmp_path, 1)
-    plain = open_known(Known(uri))
-    assert (plain.port.uri, plain.reach) == (uri, "")
+    plain = open_known(RegisteredDataset(uri))
+    assert (plain.port.uri, plain.connection_arguments) == (uri, "")
     options = {"region": "eu-central-1"}
     add_connection(
         "lance_default",
         {"base_uri": str(tmp_path), "storage_options": options},
         conn_type="lance",
     )
-    found = open_known(Known("t.lance"))
-    assert (found.port.uri, found.reach) == (uri, "--conn-id lance_default")
+    found = open_known(RegisteredDataset("t.lance"))
+    assert (found.port.uri, found.connection_arguments) == (uri, "--conn-id lance_default")
     assert found.storage_options == options
-    without = open_known(Known(uri, ""))
-    assert (without.storage_options, without.reach) == ({}, "")
+    without = open_known(RegisteredDataset(uri, ""))
+    assert (without.storage_options, without.connection_arguments) == ({}, "")
 
 
 def test_a_connection_of_airflows_database(tmp_path: Path) -> None:
@@ -186,8 +198,8 @@ def test_a_connection_of_airflows_database(tmp_path: Path) -> None:
         with create_session() as session:
             extra = json.dumps({"base_uri": str(tmp_path)})
             session.add(Connection(conn_id="stored", conn_type="lance", extra=extra))
-        found = open_known(Known("t.lance", "stored"))
-        assert (found.port.uri, found.reach) == (uri, "--conn-id stored")
+        found = open_known(RegisteredDataset("t.lance", "stored"))
+        assert (found.port.uri, found.connection_arguments) == (uri, "--conn-id stored")
     clear_secrets_backends_cache()
 
 
@@ -195,8 +207,8 @@ def test_says_what_is_wrong_with_a_dataset_or_its_connection(
     tmp_path: Path, add_connection: Any
 ) -> None:
     with pytest.raises(DatasetNotFoundError, match=r"none\.lance"):
-        open_known(Known(str(tmp_path / "none.lance")))
+        open_known(RegisteredDataset(str(tmp_path / "none.lance")))
     with pytest.raises(SpecError, match="no connection 'gone'"):
-        open_known(Known("/a", "gone"))
+        open_known(RegisteredDataset("/a", "gone"))
     with pytest.raises(SpecError, match="relative"):
-        open_known(Known("a.lance"))
+        open_known(RegisteredDataset("a.lance"))

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_lance.exceptions import StorageUnavailableError
 from airflow_provider_lance.plugins.page import cache as looks_module
-from airflow_provider_lance.plugins.page.cache import Look, Looks
+from airflow_provider_lance.plugins.page.cache import CachedResult, ResultCache
 
 
 class Store:
@@ -41,7 +41,7 @@ def store() -> Iterator[Store]:
     made.open.set()
 
 
-def ask(looks: Looks[str, str], *keys: str) -> list[Look[str]]:
+def ask(looks: ResultCache[str, str], *keys: str) -> list[CachedResult[str]]:
     return asyncio.run(looks.at(keys))
 
 
@@ -53,10 +53,10 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_fifty_viewers_make_one_look(store: Store) -> None:
-    looks = Looks(store.look)
+    looks = ResultCache(store.look)
     store.open.clear()
 
-    async def everybody() -> list[list[Look[str]]]:
+    async def everybody() -> list[list[CachedResult[str]]]:
         viewers = [asyncio.create_task(looks.at(["a"])) for _ in range(50)]
         await asyncio.sleep(0)
         store.open.set()
@@ -69,12 +69,12 @@ def test_fifty_viewers_make_one_look(store: Store) -> None:
 
 
 def test_a_look_is_made_anew_when_it_is_too_old(store: Store) -> None:
-    looks = Looks(store.look, keep=0.0)
+    looks = ResultCache(store.look, keep=0.0)
     assert [ask(looks, "a")[0].value for _ in range(3)] == ["a1", "a2", "a3"]
 
 
 def test_what_does_not_answer_holds_up_nobody_else(store: Store) -> None:
-    looks = Looks(lambda key: "b" if key == "b" else store.look(key), patience=0.3)
+    looks = ResultCache(lambda key: "b" if key == "b" else store.look(key), patience=0.3)
     store.open.clear()
     slow, quick = ask(looks, "a", "b")
     assert quick.value == "b"
@@ -88,7 +88,7 @@ def test_what_does_not_answer_holds_up_nobody_else(store: Store) -> None:
 
 
 def test_the_event_loop_goes_on_while_threads_look(store: Store) -> None:
-    looks = Looks(store.look, patience=20)
+    looks = ResultCache(store.look, patience=20)
     store.open.clear()
 
     async def beat() -> int:
@@ -108,7 +108,7 @@ def test_the_event_loop_goes_on_while_threads_look(store: Store) -> None:
 def test_an_older_look_stands_in_for_a_slow_one_but_not_for_long(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = Looks(store.look, keep=0.0, patience=0.05)
+    looks = ResultCache(store.look, keep=0.0, patience=0.05)
     until(lambda: ask(looks, "a")[0].value == "a1")
     store.open.clear()
     [old] = ask(looks, "a")
@@ -130,7 +130,7 @@ def test_an_older_look_stands_in_for_a_slow_one_but_not_for_long(
 def test_an_error_is_told_and_kept_as_long_as_a_value(
     store: Store, error: BaseException, said: str
 ) -> None:
-    looks = Looks(store.look)
+    looks = ResultCache(store.look)
     store.error = error
     assert ask(looks, "a")[0].error.startswith(said)
     assert ask(looks, "a")[0].value is None
@@ -141,7 +141,7 @@ def test_keys_that_nobody_asks_for_are_forgotten(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looks_module, "_FORGET", 0.0)
-    looks = Looks(store.look)
+    looks = ResultCache(store.look)
     for number in range(10):
         ask(looks, str(number))
     assert len(looks._entries) <= 2

@@ -28,7 +28,11 @@ from airflow_provider_lance.triggers import watermark_follower as follow
 from airflow_provider_lance.triggers.condition import EpochCondition
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
 from airflow_provider_lance.triggers.poll import Subscription
-from airflow_provider_lance.triggers.watermark_follower import DatasetFollower, OnMissing, Sight
+from airflow_provider_lance.triggers.watermark_follower import (
+    DatasetFollower,
+    OnMissing,
+    WatermarkSnapshot,
+)
 
 from .conftest import ROWS, AddConnection, Stream
 
@@ -274,11 +278,11 @@ def test_each_decides_what_to_make_of_a_missing_dataset(tmp_path: Path) -> None:
 
     async def run() -> None:
         with subscribe(uri) as looks:
-            sight: Sight = await soon(looks.next())
-            assert (sight.version, sight.state, sight.watermark) == (0, None, None)
-            assert sight.judge(OnMissing.WAIT) is None
+            snapshot: WatermarkSnapshot = await soon(looks.next())
+            assert (snapshot.version, snapshot.state, snapshot.watermark) == (0, None, None)
+            assert snapshot.judge(OnMissing.WAIT) is None
             with pytest.raises(DatasetNotFoundError):
-                sight.judge(OnMissing.FAIL)
+                snapshot.judge(OnMissing.FAIL)
             lance.write_dataset(ROWS, uri)
             Stream(uri).commit(0)
             while (found := await soon(epoch(looks))) is None:
@@ -314,7 +318,7 @@ def rename_run(stream: Stream) -> None:
 
 def watermark(follower: DatasetFollower) -> int:
     found = follower.look(["flights"])["flights"]
-    assert isinstance(found, Sight)
+    assert isinstance(found, WatermarkSnapshot)
     assert found.watermark
     return found.watermark.epoch
 

@@ -33,12 +33,12 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.protocol.answers import OnHistoryGap
 from airflow_provider_lance.protocol.clock import Moment, now
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import OutputMode, StopNote
 from airflow_provider_lance.protocol.stop_requests import request_stop
-from airflow_provider_lance.testing.dataset import Fault, MemoryDataset
+from airflow_provider_lance.testing.dataset import Fault, InMemoryDataset
 from tests.support.drivers import QUERY, QUICK, SparkLike, epoch_rows, twin_world
 
 FIXED = settings(
@@ -52,9 +52,9 @@ FIXED = settings(
 )
 SEARCH = settings(FIXED, phases=[Phase.generate], print_blob=False)
 
-Meanwhile = tuple[Step, str] | None
+Meanwhile = tuple[Failpoint, str] | None
 MEANWHILE = st.none() | st.tuples(
-    st.sampled_from(list(Step)),
+    st.sampled_from(list(Failpoint)),
     st.sampled_from(["crash", "steal", "stale", "compact", "clean up", "stop"]),
 )
 
@@ -70,7 +70,7 @@ class PlannedByAnotherError(Exception):
 class Driver(SparkLike):
     """Reaches each step with an ear for what happens meanwhile."""
 
-    def __init__(self, machine: Protocol, policy: Policy) -> None:
+    def __init__(self, machine: Protocol, policy: CommitPolicy) -> None:
         self.decision: Decision | None = None
         self.fold_every, self.commits_since = policy.watermark_every, 0
         self.launch_id, self.asked_before = f"launch-{machine.started}", machine.asked
@@ -138,8 +138,8 @@ class Protocol(RuleBasedStateMachine):
         self.asked = 0
         self.may_land_late: set[int] = set()
 
-    def new_dataset(self) -> MemoryDataset:
-        return MemoryDataset()
+    def new_dataset(self) -> InMemoryDataset:
+        return InMemoryDataset()
 
     @initialize(mode=st.sampled_from([OutputMode.APPEND, OutputMode.UPDATE]))
     def choose(self, mode: OutputMode) -> None:
@@ -151,7 +151,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(every=st.sampled_from([1, 2, 10]))
     def start(self, every: int) -> None:
         self.started += 1
-        policy = Policy(
+        policy = CommitPolicy(
             watermark_every=every,
             backoff=QUICK,
             barrier=self.barrier,
@@ -164,7 +164,7 @@ class Protocol(RuleBasedStateMachine):
     def now(self) -> Moment:
         return now()
 
-    def new_driver(self, policy: Policy) -> Driver | None:
+    def new_driver(self, policy: CommitPolicy) -> Driver | None:
         try:
             return Driver(self, policy)
         except HistoryGapError:
@@ -267,7 +267,7 @@ class Protocol(RuleBasedStateMachine):
         except CommitStateUnknownError:
             self.may_land_late.add(self.asked)
 
-    def on_step(self, step: Step) -> None:
+    def on_step(self, step: Failpoint) -> None:
         if self.meanwhile is None or self.meanwhile[0] is not step:
             return
         (_, what), self.meanwhile = self.meanwhile, None
@@ -315,7 +315,7 @@ class Protocol(RuleBasedStateMachine):
         )
 
 
-class Listening(MemoryDataset):
+class Listening(InMemoryDataset):
     """Tells somebody between the landing of a commit and the loss of its answer."""
 
     tell: Callable[[], None] = staticmethod(lambda: None)
@@ -333,7 +333,7 @@ class Listening(MemoryDataset):
 class TakenOverInDoubt(Protocol):
     """Another driver takes over before the one in doubt has looked."""
 
-    def new_dataset(self) -> MemoryDataset:
+    def new_dataset(self) -> InMemoryDataset:
         made = Listening()
         made.tell = self.meddle
         return made

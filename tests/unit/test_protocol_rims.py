@@ -26,7 +26,7 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.clock import Moment
 from airflow_provider_lance.protocol.codec import key
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import Append, Configure
 from airflow_provider_lance.testing.dataset import Fault
@@ -113,7 +113,7 @@ class Rims(Protocol):
         assert max(found.values(), default=1) == 1, "twice"
         assert self.held() is not None, f"no whole epochs: {sorted(found)}"
 
-    def new_driver(self, policy: Policy) -> Driver | None:
+    def new_driver(self, policy: CommitPolicy) -> Driver | None:
         try:
             driver = Driver(self, policy)
         except HistoryGapError:
@@ -133,7 +133,7 @@ class Rims(Protocol):
         with suppress(LanceStreamError):  # the job notes it, and ends
             super().end(driver, release=release)
 
-    def answered(self, policy: Policy) -> Driver | None:
+    def answered(self, policy: CommitPolicy) -> Driver | None:
         """Start again as a person does who has looked into the dataset."""
         held, planned = self.held(), self.log["planned"]
         assert held is not None
@@ -145,7 +145,7 @@ class Rims(Protocol):
         except TerminalError:
             return None
 
-    def repaired(self, policy: Policy) -> Driver | None:
+    def repaired(self, policy: CommitPolicy) -> Driver | None:
         """Bring the rows back if a version still has them, or accept that they are gone."""
         held = self.held()
         if held is None or not self.damaged:
@@ -232,7 +232,7 @@ class Recreated(Rims):
             limit = driver.fold_every + 1
             assert driver.commits_since <= limit, "does not notice that the dataset is another"
 
-    def new_driver(self, policy: Policy) -> Driver | None:
+    def new_driver(self, policy: CommitPolicy) -> Driver | None:
         try:
             driver = Driver(self, policy)
         except TerminalError:
@@ -266,7 +266,7 @@ class Garbled(Rims):
         for driver in list(self.drivers):
             self.step(driver)
         with suppress(TerminalError):
-            self.drivers.append(Driver(self, Policy(backoff=QUICK)))
+            self.drivers.append(Driver(self, CommitPolicy(backoff=QUICK)))
             self.step(self.drivers[-1])
         self.drivers.clear()
         self.dataset.open().commit(Configure({key(word, QUERY): kept}))

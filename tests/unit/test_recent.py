@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.spark.epoch_history import Recent, WatchedTotals
-from airflow_provider_lance.spark.run_metrics import EpochReport, Totals
+from airflow_provider_lance.spark.epoch_history import EpochHistory, WatchedTotals
+from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
 
 
 class Query:
@@ -25,7 +25,7 @@ def progress(batch: int, took: int | None) -> dict[str, Any]:
 
 
 def test_sixty_epochs_are_remembered_in_few_words() -> None:
-    recent = Recent()
+    recent = EpochHistory()
     for epoch in range(100):
         recent.add(done(epoch))
     epochs = recent.to_json()
@@ -44,14 +44,14 @@ def test_sixty_epochs_are_remembered_in_few_words() -> None:
 
 
 def test_an_epoch_that_committed_nothing_is_not_remembered() -> None:
-    recent = Recent()
+    recent = EpochHistory()
     for decision in (None, Decision.SKIP_REPLAY, Decision.RECOVERY_TXN2_ONLY):
         recent.add(done(1, decision))
     assert recent.to_json() == []
 
 
 def test_sparks_trigger_is_joined_once_it_has_run() -> None:
-    recent, query = Recent(), Query()
+    recent, query = EpochHistory(), Query()
     recent.add(done(0))
     recent.join(query, progress(0, None))  # type: ignore[arg-type]
     assert recent.to_json()[0]["batchMs"] is None
@@ -66,8 +66,8 @@ def test_sparks_trigger_is_joined_once_it_has_run() -> None:
 
 def test_a_watcher_is_told_of_every_epoch_that_is_added_to_the_totals() -> None:
     seen: list[EpochReport] = []
-    totals: Totals = WatchedTotals(watcher=seen.append)
-    plain = Totals()
+    totals: RunMetrics = WatchedTotals(watcher=seen.append)
+    plain = RunMetrics()
     for report in (done(0), done(1, None), done(2, Decision.SKIP_REPLAY), done(3)):
         totals, plain = totals.plus(report), plain.plus(report)
     assert [report.epoch_id for report in seen] == [0, 1, 2, 3]

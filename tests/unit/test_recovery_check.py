@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_lance.diagnostics.check import CheckReport, check
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Severity
-from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.diagnostics.status import status
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Configure
@@ -22,7 +22,7 @@ from tests.support.recovery_stream import Stream
 
 def report(**changes: object) -> CheckReport:
     evidence = seen(**changes)
-    found = judge(evidence)
+    found = evaluate_rules(evidence)
     statuses = (status(evidence, found),)
     return CheckReport(evidence.uri, 12, "2026-03-01T03:00:00+00:00", tuple(found), statuses)
 
@@ -113,9 +113,9 @@ def test_a_check_writes_nothing(stream: Stream) -> None:
 
 def test_the_twin_is_checked_without_its_dataset(tmp_path: Path) -> None:
     from airflow_provider_lance.protocol.files import open_files
-    from airflow_provider_lance.testing.dataset import MemoryDataset
+    from airflow_provider_lance.testing.dataset import InMemoryDataset
 
-    twin = MemoryDataset()
+    twin = InMemoryDataset()
     SparkLike(twin_world(twin), {}).step()
     seen_now = check(twin.open(), files=lambda location: open_files(f"{tmp_path}{location}"))
     assert [each.watermark for each in seen_now.statuses] == [0]

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_lance.diagnostics.evidence import Contradiction, Evidence, Undone
 from airflow_provider_lance.diagnostics.findings import Code, Severity
-from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
 from airflow_provider_lance.protocol.checkpoint_files import CorruptFile
 from airflow_provider_lance.protocol.model import (
@@ -20,7 +20,7 @@ from airflow_provider_lance.protocol.model import (
 )
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Health, StreamState
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from tests.support.recovery_sights import (
     CRITICAL,
     ELSEWHERE,
@@ -175,7 +175,7 @@ ROWS: dict[str, Row] = {
         [(Code.COMMIT_LOG_AHEAD, CRITICAL)],
     ),
     "the owner knows of a higher watermark": (
-        seen(drivers=(driver(pulse=Pulse(at(3), "running", token=1, watermark=7)),)),
+        seen(drivers=(driver(heartbeat=Heartbeat(at(3), "running", token=1, watermark=7)),)),
         [(Code.COMMIT_LOG_AHEAD, CRITICAL)],
     ),
     "an earlier owner knows of a higher one, of an older numbering": (
@@ -184,7 +184,7 @@ ROWS: dict[str, Row] = {
             drivers=(
                 driver(token=2),
                 driver("L0", process=OTHER, alive=False,
-                       pulse=Pulse(at(900), "running", token=1, watermark=70), token=1),
+                       heartbeat=Heartbeat(at(900), "running", token=1, watermark=70), token=1),
             ),
         ),
         [],
@@ -203,7 +203,7 @@ ROWS: dict[str, Row] = {
     ),
     "the owner knows of a higher watermark, and versions are missing": (
         seen(
-            drivers=(driver(pulse=Pulse(at(3), "running", token=1, watermark=7)),),
+            drivers=(driver(heartbeat=Heartbeat(at(3), "running", token=1, watermark=7)),),
             watermark=mark(missing=1, missing_above=1),
             missing_versions=(11,),
             checkpoint=checkpoint(7, 7),
@@ -238,7 +238,7 @@ ROWS: dict[str, Row] = {
         [(Code.DRIVER_GONE, ERROR)],
     ),
     "said that it ended, and its process has not": (
-        seen(drivers=(driver(pulse=Pulse(at(3), "ended", token=None)),)),
+        seen(drivers=(driver(heartbeat=Heartbeat(at(3), "ended", token=None)),)),
         [(Code.DRIVER_GONE, ERROR)],
     ),
     "silent, and out of sight": (
@@ -342,7 +342,7 @@ ROWS: dict[str, Row] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_each_sight_has_its_findings(name: str) -> None:
     evidence, expected = ROWS[name]
-    found = judge(evidence)
+    found = evaluate_rules(evidence)
     told = [(each.code, each.severity) for each in found if each.code is not Code.HEALTHY]
     assert told == expected, [each.summary for each in found]
     healthy = all(severity < Severity.WARNING for _, severity in expected)
@@ -351,7 +351,7 @@ def test_each_sight_has_its_findings(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROWS)
 def test_each_finding_says_all_that_an_on_call_engineer_needs(name: str) -> None:
-    for each in judge(ROWS[name][0]):
+    for each in evaluate_rules(ROWS[name][0]):
         assert each.query_id == "q"
         assert each.evidence or each.code is Code.HEALTHY
         assert each.summary.rstrip().endswith((".", "!")) or each.code is Code.QUERY_FAILED

@@ -11,10 +11,10 @@ from typing import Any
 import lance
 import pytest
 
-from airflow_provider_lance.diagnostics.collect import find_queries, look
+from airflow_provider_lance.diagnostics.collect import collect, find_queries
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Severity
-from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.exceptions import ProtocolVersionError, StorageUnavailableError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import encode_owner, fold_updates, key
@@ -25,7 +25,7 @@ from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.supervision.driver_reports import report_location
 from airflow_provider_lance.supervision.health import StreamState
-from airflow_provider_lance.testing.dataset import MemoryDataset
+from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import SparkLike, twin_world
 from tests.support.maintenance import numbers
 from tests.support.recovery_stream import DEAD, HERE, L1, L2, Stream, told
@@ -81,7 +81,7 @@ def test_the_dataset_is_opened_again_where_a_driver_is_ahead(stream: Stream) -> 
     port = open_dataset(stream.uri)
     stream.commit(3)
     stream.beat()
-    seen = look(port, "q")
+    seen = collect(port, "q")
     assert (seen.version, seen.watermark.epoch) == (port.version + 1, 3)
     assert told(seen) == []
 
@@ -135,7 +135,7 @@ def test_a_driver_and_a_checkpoint_on_another_host(tmp_path: Path) -> None:
     assert seen.checkpoint is None
     assert "may be on elsewhere" in seen.puzzle
     assert seen.drivers[0].alive is None
-    codes = {each.code: each.severity for each in judge(seen)}
+    codes = {each.code: each.severity for each in evaluate_rules(seen)}
     assert codes[Code.CHECKPOINT_UNREADABLE] is Severity.WARNING
     assert codes[Code.DRIVER_UNSEEN] is Severity.INFO, "it has committed just now"
     assert Code.CHECKPOINT_MISSING not in codes
@@ -227,10 +227,12 @@ def test_a_handle_lists_its_queries(stream: Stream) -> None:
 
 
 def test_the_twin_can_be_looked_at(tmp_path: Path) -> None:
-    twin, log = MemoryDataset(), dict[str, int]()
+    twin, log = InMemoryDataset(), dict[str, int]()
     driver = SparkLike(twin_world(twin), log)
     driver.step()
-    seen = look(twin.open(), "orders", files=lambda location: open_files(f"{tmp_path}{location}"))
+    seen = collect(
+        twin.open(), "orders", files=lambda location: open_files(f"{tmp_path}{location}")
+    )
     assert seen.watermark.epoch == 0
     assert seen.checkpoint is not None
     assert seen.checkpoint.id is None

@@ -44,10 +44,10 @@ def test_a_healthy_stream_passes_and_nothing_is_changed(
 ) -> None:
     wreck.run(3, released=True)
     before = files(wreck.uri)
-    report = run(ti, wreck.uri, heal=["watermark", "owner"], fail_on="warning")
+    report = run(ti, wreck.uri, repair=["watermark", "owner"], fail_on="warning")
     assert json.loads(json.dumps(report)) == report, "fit for XCom"
     assert codes(report) == ["LS000"]
-    assert report["healed"] == []
+    assert report["repaired"] == []
     assert ti.xcoms["return_value"] == report
     assert "healthy" in ti.xcoms["message"]
     assert "LS000" in shown(), "the table is in the log"
@@ -67,7 +67,7 @@ def test_a_finding_fails_the_task_with_what_to_type_and_the_report_is_there(
     assert f"lance-stream release {wreck.uri} orders --yes" in message
     assert "LS102" in codes(ti.xcoms["return_value"])
     assert "LS102" in shown()
-    assert files(wreck.uri) == before, "nobody said that it may heal anything"
+    assert files(wreck.uri) == before, "nobody said that it may repair anything"
 
 
 def test_a_healthy_stream_passes_whatever_fails_the_task(wreck: Wreck, ti: TaskInstance) -> None:
@@ -96,16 +96,20 @@ def test_an_owner_proven_dead_is_released_and_the_stream_goes_on_exactly(
     wreck: Wreck, ti: TaskInstance, shown: Shown
 ) -> None:
     wreck.run(3, unlogged=1)
-    report = run(ti, wreck.uri, heal=["owner"])
+    report = run(ti, wreck.uri, repair=["owner"])
     assert "LS102" not in codes(report)
-    assert "\nHealed: token 1 released by dag/stream/run" in ti.xcoms["message"]
-    [deed] = report["healed"]
-    assert (deed["what"], deed["queryId"], deed["outcome"]) == ("owner", "orders", "Healed")
-    assert "token 1 active, folded watermark -1" in deed["before"]
-    assert "token 2 released, folded watermark 2" in deed["after"]
+    assert "\nRepaired: token 1 released by dag/stream/run" in ti.xcoms["message"]
+    [action] = report["repaired"]
+    assert (action["what"], action["queryId"], action["outcome"]) == (
+        "owner",
+        "orders",
+        "Repaired",
+    )
+    assert "token 1 active, folded watermark -1" in action["before"]
+    assert "token 2 released, folded watermark 2" in action["after"]
     text = shown()
-    assert deed["before"] in text
-    assert deed["after"] in text
+    assert action["before"] in text
+    assert action["after"] in text
     assert wreck.owner.state is OwnerState.RELEASED
     assert "dag/stream/run/-1#1" in wreck.owner.driver.run_id, "who released is on record"
     wreck.run(2, released=True)
@@ -115,24 +119,24 @@ def test_an_owner_proven_dead_is_released_and_the_stream_goes_on_exactly(
 def test_heals_only_what_is_named(wreck: Wreck, ti: TaskInstance) -> None:
     wreck.run(3)
     with pytest.raises(AirflowFailException, match="LS102"):
-        run(ti, wreck.uri, heal=["watermark"])
+        run(ti, wreck.uri, repair=["watermark"])
     assert (wreck.watermark, wreck.owner.state) == (2, OwnerState.ACTIVE)
-    assert [each["what"] for each in ti.xcoms["return_value"]["healed"]] == ["watermark"]
-    assert codes(run(ti, wreck.uri, heal=["owner"])) == ["LS000"]
+    assert [each["what"] for each in ti.xcoms["return_value"]["repaired"]] == ["watermark"]
+    assert codes(run(ti, wreck.uri, repair=["owner"])) == ["LS000"]
 
 
 def test_a_driver_that_cannot_be_seen_is_never_released_without_asking(
     wreck: Wreck, ti: TaskInstance
 ) -> None:
     wreck.run(3, process=ELSEWHERE)
-    run(ti, wreck.uri, heal=["watermark", "owner"], fail_on="never")
+    run(ti, wreck.uri, repair=["watermark", "owner"], fail_on="never")
     assert wreck.owner.state is OwnerState.ACTIVE
 
 
 def test_a_driver_that_lives_is_left_alone(wreck: Wreck, ti: TaskInstance) -> None:
     wreck.run(3, process=ProcessIdentity.of(os.getpid()))
     version = wreck.version
-    run(ti, wreck.uri, heal=["owner"])
+    run(ti, wreck.uri, repair=["owner"])
     release = {"epoch": 2, "proven_dead": True}
     with pytest.raises(AirflowFailException, match="is alive"):
         run(ti, wreck.uri, query_ids=ORDERS, release=release)
@@ -146,12 +150,12 @@ def test_what_proves_unsafe_is_not_healed_and_says_why(
     wreck.run(3, unlogged=1)
     wreck.clean_up()
     version = wreck.version
-    with pytest.raises(AirflowFailException, match=r"LS205[\s\S]*\nNot healed: HistoryGapError"):
-        run(ti, wreck.uri, heal=["watermark", "owner"])
-    [deed] = ti.xcoms["return_value"]["healed"]
-    assert (deed["outcome"], deed["before"]) == ("Not healed", deed["after"])
-    assert "HistoryGapError" in deed["sentence"]
-    assert "Not healed: HistoryGapError" in shown()
+    with pytest.raises(AirflowFailException, match=r"LS205[\s\S]*\nNot repaired: HistoryGapError"):
+        run(ti, wreck.uri, repair=["watermark", "owner"])
+    [action] = ti.xcoms["return_value"]["repaired"]
+    assert (action["outcome"], action["before"]) == ("Not repaired", action["after"])
+    assert "HistoryGapError" in action["sentence"]
+    assert "Not repaired: HistoryGapError" in shown()
     assert wreck.version == version
 
 
@@ -160,8 +164,8 @@ def test_nothing_is_healed_where_rows_are_lost(wreck: Wreck, ti: TaskInstance) -
     lance.dataset(wreck.uri, version=4).restore()
     version = wreck.version
     with pytest.raises(AirflowFailException, match="LS204"):
-        run(ti, wreck.uri, heal=["watermark", "owner"])
-    assert ti.xcoms["return_value"]["healed"] == []
+        run(ti, wreck.uri, repair=["watermark", "owner"])
+    assert ti.xcoms["return_value"]["repaired"] == []
     assert wreck.version == version
 
 
@@ -175,7 +179,7 @@ class TestDecisions:
         told: Any = {"query_ids": ORDERS, "release": {"epoch": "2", "proven_dead": "true"}}
         report = run(ti, wreck.uri, **told)
         assert codes(report) == ["LS000"]
-        assert report["healed"][0]["what"] == "release"
+        assert report["repaired"][0]["what"] == "release"
         wreck.run(1, released=True)
         assert wreck.ids == whole(4)
 
@@ -184,7 +188,7 @@ class TestDecisions:
     ) -> None:
         wreck.run(3, process=ELSEWHERE, heartbeat_age=timedelta(hours=1))
         with pytest.raises(AirflowFailException, match="LS102"):
-            run(ti, wreck.uri, heal=["owner"])
+            run(ti, wreck.uri, repair=["owner"])
         [found] = [e for e in ti.xcoms["return_value"]["findings"] if e["code"] == "LS102"]
         assert found["evidence"]["proven"] is False
         release = {"epoch": found["evidence"]["watermark"]}
@@ -253,7 +257,7 @@ def test_all_queries_or_those_that_are_named(tmp_path: Path, ti: TaskInstance) -
     assert codes(run(ti, orders.uri, query_ids=ORDERS)) == ["LS000"]
     with pytest.raises(AirflowFailException, match="refunds"):
         run(ti, orders.uri)
-    report = run(ti, orders.uri, heal=["owner"])
+    report = run(ti, orders.uri, repair=["owner"])
     assert {each["queryId"] for each in report["statuses"]} == {"orders", "refunds"}
 
 
@@ -281,8 +285,8 @@ def test_tolerance_says_what_counts_as_trouble(wreck: Wreck, ti: TaskInstance) -
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"heal": ["watermark", "gap"]}, r"unknown \['gap'\].*\['watermark', 'owner'\]"),
-        ({"heal": 3}, "heal must be a list of"),
+        ({"repair": ["watermark", "gap"]}, r"unknown \['gap'\].*\['watermark', 'owner'\]"),
+        ({"repair": 3}, "repair must be a list of"),
         ({"fail_on": "fatal"}, r"\['info', 'warning', 'error', 'critical', 'never'\].*'fatal'"),
         ({"fail_on": None}, "fail_on must be one of"),
         ({"tolerance": {"lag": 3}}, r"tolerance: unknown \['lag'\].*'stall'"),
@@ -311,8 +315,8 @@ def test_bad_input_fails_without_a_retry_before_anything_is_touched(
     before = files(wreck.uri)
     arguments: dict[str, Any] = {"task_id": "check", "uri": wreck.uri, "lance_conn_id": None}
     with pytest.raises(SpecError, match=said):
-        LanceRecoveryCheckOperator(**(arguments | {"heal": ["owner"]} | changes))
-    task = LanceRecoveryCheckOperator(**arguments, heal=["owner"])
+        LanceRecoveryCheckOperator(**(arguments | {"repair": ["owner"]} | changes))
+    task = LanceRecoveryCheckOperator(**arguments, repair=["owner"])
     for name, value in changes.items():  # as its templates were rendered
         setattr(task, name, value)
     context: Any = {"ti": ti}
@@ -329,7 +333,7 @@ def test_bad_input_fails_without_a_retry_before_anything_is_touched(
         {"query_ids": ORDERS, "release": {"epoch": "{{ params.epoch }}"}},
         {"fail_on": "{{ params.fail_on }}"},
         {"tolerance": {"stall": "{{ params.stall }}"}},
-        {"heal": ["{{ params.heal }}"]},
+        {"repair": ["{{ params.repair }}"]},
     ],
 )
 def test_what_holds_a_template_is_not_judged_before_it_is_filled_in(
@@ -355,7 +359,7 @@ def test_commands_name_the_connection_and_no_secret_is_shown(
     with pytest.raises(AirflowFailException) as failed:
         run(ti, "orders.lance", lance_conn_id="lance_here")
     assert f"release {wreck.uri} orders --yes --conn-id lance_here" in str(failed.value)
-    report = run(ti, "orders.lance", lance_conn_id="lance_here", heal=["owner"])
+    report = run(ti, "orders.lance", lance_conn_id="lance_here", repair=["owner"])
     assert SECRET not in json.dumps(report) + shown() + json.dumps(ti.xcoms) + str(failed.value)
 
 

@@ -1,7 +1,7 @@
 """Random lives of crashes, replays, cleanups and takeovers, checked after every step.
 
 A stream that is broken is never called healthy, one that is not is never called broken, and nothing
-is offered for healing without asking that somebody alive still needs.
+is offered for repairing without asking that somebody alive still needs.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
 
-from airflow_provider_lance.diagnostics.collect import look
-from airflow_provider_lance.diagnostics.findings import Code, Finding, Heal, Severity
-from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.diagnostics.collect import collect
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
+from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.exceptions import HistoryGapError
 from airflow_provider_lance.protocol.codec import decode_query, key
 from airflow_provider_lance.protocol.committer import Committer
@@ -27,7 +27,7 @@ from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import OwnerState, utc_now
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
-from airflow_provider_lance.testing.dataset import MemoryDataset
+from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import CHECKPOINT_ID, QUERY
 from tests.unit.test_protocol_properties import FIXED, Driver, Protocol
 
@@ -116,20 +116,20 @@ class Checked(Protocol):
                 0, driver.committer.owner is None, 1.0,
             ).to_json()  # fmt: skip
 
-    def found(self, dataset: MemoryDataset, log: dict[str, int]) -> list[Finding]:
+    def found(self, dataset: InMemoryDataset, log: dict[str, int]) -> list[Finding]:
         checkpoint = {"metadata": {"id": CHECKPOINT_ID}} if log else {}
         for folder, word in (("offsets", "planned"), ("commits", "committed")):
             if log.get(word, -1) >= 0:
                 checkpoint[f"{folder}/{log[word]}"] = {}
         shelves = {"/checkpoint": Shelf(checkpoint), "/checkpoint.reports": Shelf(self.reports)}
-        seen = look(
+        seen = collect(
             dataset.open(),
             QUERY,
             checkpoint_location="/checkpoint",
             files=shelves.__getitem__,  # type: ignore[arg-type]
         )
         # Heartbeats are young or very old; what was committed is to be neither.
-        found = judge(replace(seen, seen_at=seen.seen_at + timedelta(hours=1)))
+        found = evaluate_rules(replace(seen, seen_at=seen.seen_at + timedelta(hours=1)))
         self.told.update(each.code for each in found)
         return found
 
@@ -150,7 +150,7 @@ class Checked(Protocol):
             assert not healthy, "the next start refuses"
         if self.few_launches:
             assert (len(self.drivers) > 1) == (Code.TWO_DRIVERS in codes)
-        if any(each.heal is Heal.OWNER for each in found):
+        if any(each.repair is Repair.OWNER for each in found):
             assert owner is not None
             assert owner.driver.launch_id not in {each.launch_id for each in self.drivers}
 
@@ -175,7 +175,7 @@ class Tampered(Checked):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: MemoryDataset | None = None
+        self.kept: InMemoryDataset | None = None
 
     @rule()
     def keep(self) -> None:
@@ -222,7 +222,7 @@ class Tampered(Checked):
     @precondition(lambda self: self.log.get("committed", -1) >= 0)
     @rule()
     def make_the_dataset_anew(self) -> None:
-        self.expect_critical(MemoryDataset(), self.log)
+        self.expect_critical(InMemoryDataset(), self.log)
 
     @property
     def known(self) -> bool:
@@ -231,13 +231,13 @@ class Tampered(Checked):
             and decode_query(self.dataset.open().config, QUERY, self.dataset.version).known
         )
 
-    def expect_critical(self, dataset: MemoryDataset, log: dict[str, int]) -> None:
+    def expect_critical(self, dataset: InMemoryDataset, log: dict[str, int]) -> None:
         found = self.found(dataset, log)
         assert found[0].severity is Severity.CRITICAL, [each.summary for each in found]
-        assert {each.heal for each in found} == {None}
+        assert {each.repair for each in found} == {None}
 
 
-def copy_of(dataset: MemoryDataset) -> MemoryDataset:
+def copy_of(dataset: InMemoryDataset) -> InMemoryDataset:
     made = copy(dataset)
     made._versions, made._files = dict(dataset._versions), set(dataset._files)
     made.faults, made._late = [], None

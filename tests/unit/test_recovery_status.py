@@ -12,10 +12,10 @@ import pytest
 from airflow_provider_lance.diagnostics.evidence import Evidence
 from airflow_provider_lance.diagnostics.findings import Code
 from airflow_provider_lance.diagnostics.formatting import ago, is_later, lasted, seconds_since
-from airflow_provider_lance.diagnostics.rules import judge
+from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.diagnostics.status import Status, status, take_status
 from airflow_provider_lance.supervision.health import Health, StreamState
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from tests.support.recovery_sights import (
     ELSEWHERE,
     GONE,
@@ -37,12 +37,12 @@ PROGRESS = {"processedRowsPerSecond": 1234.56, "inputRowsPerSecond": 1000}
 
 
 def busy(**changes: Any) -> Any:
-    pulse = Pulse(at(3), "running", token=1, epoch=5, version=10, watermark=5, **changes)
-    return driver(pulse=pulse, heartbeat={"progress": PROGRESS})
+    heartbeat = Heartbeat(at(3), "running", token=1, epoch=5, version=10, watermark=5, **changes)
+    return driver(heartbeat=heartbeat, heartbeat_json={"progress": PROGRESS})
 
 
 def told(evidence: Evidence, **numbers: int) -> Status:
-    return status(evidence, judge(evidence), **numbers)
+    return status(evidence, evaluate_rules(evidence), **numbers)
 
 
 SENTENCES = {
@@ -132,7 +132,7 @@ def test_json_is_plain_and_camel() -> None:
     assert document["queryId"] == "q"
     assert document["epochAgeSeconds"] == 20.0
     assert document["findings"][0]["code"] == "LS102"
-    assert document["findings"][0]["heal"] == "owner"
+    assert document["findings"][0]["repair"] == "owner"
     assert {"inputRowsPerSecond", "ownerState", "uiAddress"} <= set(document)
 
 

@@ -1,4 +1,4 @@
-"""What findings tell an on-call engineer: which command, whom to clear, what may be healed."""
+"""What findings tell an on-call engineer: which command, whom to clear, what may be repaired."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_lance.diagnostics.evidence import Tolerance
-from airflow_provider_lance.diagnostics.findings import Code, Finding, Heal
-from airflow_provider_lance.diagnostics.rules import judge, judge_unreadable
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair
+from airflow_provider_lance.diagnostics.rules import evaluate_rules, unreadable_finding
 from tests.support.recovery_sights import (
     FAILED,
     GONE,
@@ -27,11 +27,11 @@ from tests.support.recovery_sights import (
 
 
 def only(code: Code, **changes: Any) -> Finding:
-    return next(each for each in judge(seen(**changes)) if each.code is code)
+    return next(each for each in evaluate_rules(seen(**changes)) if each.code is code)
 
 
 def test_commands_are_ready_for_a_shell() -> None:
-    gone = only(Code.DRIVER_GONE, drivers=(GONE,), reach="--conn-id lance_default")
+    gone = only(Code.DRIVER_GONE, drivers=(GONE,), connection_arguments="--conn-id lance_default")
     assert gone.command == (
         "lance-stream release '/data/my table.lance' q --yes --conn-id lance_default"
     )
@@ -44,23 +44,23 @@ def test_a_checkpoint_that_was_named_is_named_again() -> None:
 
 
 def test_an_owner_is_healed_only_if_its_driver_is_proven_dead() -> None:
-    assert only(Code.DRIVER_GONE, drivers=(GONE,)).heal is Heal.OWNER
+    assert only(Code.DRIVER_GONE, drivers=(GONE,)).repair is Repair.OWNER
     silent = (driver(alive=None, silent=300.0),)
     finding = only(Code.DRIVER_GONE, drivers=silent)
-    assert finding.heal is None
+    assert finding.repair is None
     assert "--yes" not in finding.command
     assert "cannot be proven" in finding.cause
 
 
 def test_where_rows_are_at_stake_nothing_is_healed_before_somebody_has_looked() -> None:
     evidence = seen(drivers=(GONE,), checkpoint=checkpoint(3, 3), watermark=mark(5, stamp(5, 11)))
-    found = judge(replace(evidence, state=state(4)))
+    found = evaluate_rules(replace(evidence, state=state(4)))
     assert [each.code for each in found] == [
         Code.CHECKPOINT_OLDER,
         Code.DRIVER_GONE,
         Code.WATERMARK_BEHIND,
     ]
-    assert [each.heal for each in found] == [None, None, None]
+    assert [each.repair for each in found] == [None, None, None]
 
 
 def test_an_epoch_to_skip_says_where_it_is() -> None:
@@ -75,8 +75,8 @@ def test_an_epoch_to_skip_says_where_it_is() -> None:
 
 def test_a_watermark_is_healed_only_where_its_driver_will_not_do_it() -> None:
     behind = {"state": state(4), "watermark": mark(5, stamp(5, 11))}
-    assert only(Code.WATERMARK_BEHIND, **behind).heal is None
-    assert only(Code.WATERMARK_BEHIND, **behind, drivers=(GONE,)).heal is Heal.WATERMARK
+    assert only(Code.WATERMARK_BEHIND, **behind).repair is None
+    assert only(Code.WATERMARK_BEHIND, **behind, drivers=(GONE,)).repair is Repair.WATERMARK
 
 
 def test_a_gap_names_both_answers() -> None:
@@ -133,10 +133,10 @@ def test_a_users_exception_is_told_in_full() -> None:
 
 def test_what_is_tolerated_can_be_said() -> None:
     evidence = seen(checkpoint=checkpoint(6, planned_at=at(50)))
-    assert judge(evidence, Tolerance(stall=40))[0].code is Code.STALLED
+    assert evaluate_rules(evidence, Tolerance(stall=40))[0].code is Code.STALLED
 
 
 def test_a_query_that_cannot_be_read_is_a_finding() -> None:
-    finding = judge_unreadable("q", ValueError("protocol 2"), 7)
+    finding = unreadable_finding("q", ValueError("protocol 2"), 7)
     assert finding.code is Code.PROTOCOL_NEWER
     assert "protocol 2" in finding.summary

@@ -10,18 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.supervision.restart_policy import RestartPolicy, Restarts
+from airflow_provider_lance.supervision.restart_policy import RestartHistory, RestartPolicy
 
 POLICY = RestartPolicy(most=3, first=10, longest=300, healthy=600)
 
 
-def lost(restarts: Restarts, watermark: int | None = None, lived: float = 1.0) -> Restarts:
+def lost(
+    restarts: RestartHistory, watermark: int | None = None, lived: float = 1.0
+) -> RestartHistory:
     return restarts.lost(POLICY, watermark=watermark, lived=lived)
 
 
-def after(count: int, **changes: Any) -> Restarts:
+def after(count: int, **changes: Any) -> RestartHistory:
     """Return what is left of drivers that were lost one after another, without progress."""
-    restarts = Restarts(**changes)
+    restarts = RestartHistory(**changes)
     for _ in range(count):
         restarts = lost(restarts).next()
     return restarts
@@ -36,12 +38,12 @@ def test_restarts_without_progress_are_bounded() -> None:
 
 
 def test_no_restarts_at_all() -> None:
-    assert not Restarts().may_restart(RestartPolicy(most=0))
+    assert not RestartHistory().may_restart(RestartPolicy(most=0))
 
 
 def test_an_epoch_is_progress() -> None:
     restarts = lost(after(3), watermark=0)
-    assert restarts == Restarts(total=3, fruitless=0, step=3, watermark=0)
+    assert restarts == RestartHistory(total=3, fruitless=0, step=3, watermark=0)
     assert restarts.may_restart(POLICY)
 
 
@@ -63,14 +65,14 @@ def test_a_driver_that_lived_long_is_progress(lived: float, healthy: bool) -> No
 @pytest.mark.parametrize("step", range(8))
 def test_waits_double_and_are_jittered(step: int) -> None:
     full = [10, 20, 40, 80, 160, 300, 300, 300][step]
-    waits = [Restarts(step=step).delay(POLICY) for _ in range(300)]
+    waits = [RestartHistory(step=step).delay(POLICY) for _ in range(300)]
     assert all(full / 2 <= wait <= full for wait in waits)
     assert min(waits) < 0.6 * full
     assert max(waits) > 0.9 * full
 
 
 def test_waits_go_on_doubling_while_epochs_land_between_crashes() -> None:
-    restarts = Restarts()
+    restarts = RestartHistory()
     for watermark in range(4):
         restarts = lost(restarts, watermark=watermark).next()
     assert (restarts.fruitless, restarts.step) == (1, 4)
@@ -79,12 +81,12 @@ def test_waits_go_on_doubling_while_epochs_land_between_crashes() -> None:
 @given(st.integers(0, 10**6), st.floats(1e-3, 1e3), st.floats(1, 1e3))
 def test_no_wait_is_out_of_bounds(step: int, first: float, factor: float) -> None:
     policy = RestartPolicy(first=first, longest=first * factor)
-    assert first / 2 <= Restarts(step=step).delay(policy) <= policy.longest
+    assert first / 2 <= RestartHistory(step=step).delay(policy) <= policy.longest
 
 
 @given(st.lists(st.tuples(st.none() | st.integers(-1, 9), st.floats(0, 1200)), max_size=30))
 def test_what_counts_never_grows_beyond_what_was(losses: list[tuple[int | None, float]]) -> None:
-    restarts = Restarts()
+    restarts = RestartHistory()
     for watermark, lived in losses:
         before = restarts
         restarts = lost(restarts, watermark, lived).next()
@@ -112,4 +114,4 @@ def test_a_policy_out_of_range_is_refused(changes: dict[str, Any]) -> None:
 
 def test_travels_as_json() -> None:
     restarts = lost(after(2), watermark=7).next()
-    assert Restarts.from_json(json.loads(json.dumps(restarts.to_json()))) == restarts
+    assert RestartHistory.from_json(json.loads(json.dumps(restarts.to_json()))) == restarts

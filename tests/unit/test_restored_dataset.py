@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_lance.exceptions import DatasetRestoredError, FencedError
 from airflow_provider_lance.protocol.clock import Moment
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.model import OutputMode
 from tests.support.drivers import QUICK, SparkLike, World, epoch_rows, lance_world
 
@@ -44,7 +44,7 @@ class Scene:
         self.version = lance.dataset(self.uri).version
 
     def driver(self, run_id: str) -> SparkLike:
-        policy = Policy(backoff=QUICK, clock=self.clock)
+        policy = CommitPolicy(backoff=QUICK, clock=self.clock)
         return SparkLike(self.world, self.log, run_id=run_id, mode=self.mode, policy=policy)
 
     def unchanged(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_lance.drivers.run_directory import RunFolder, forget_old_launches
+from airflow_provider_lance.drivers.run_directory import RunDirectory, forget_old_launches
 from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
 from airflow_provider_lance.supervision.driver_reports import new_launch_id
 from airflow_provider_lance.supervision.process import ProcessIdentity
@@ -21,8 +21,8 @@ SPEC = '{"secret": "hush"}'
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder(tmp_path / "home" / "streams", "flights", LAUNCH)
+def folder(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(tmp_path / "home" / "streams", "flights", LAUNCH)
 
 
 @pytest.fixture
@@ -36,21 +36,21 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_the_place_of_a_launch(folder: RunFolder, tmp_path: Path) -> None:
+def test_the_place_of_a_launch(folder: RunDirectory, tmp_path: Path) -> None:
     assert folder.path == tmp_path / "home" / "streams" / "flights" / LAUNCH
-    assert RunFolder.at(folder.path) == RunFolder.at(str(folder.path)) == folder
+    assert RunDirectory.at(folder.path) == RunDirectory.at(str(folder.path)) == folder
     assert not folder.root.exists()
 
 
 @pytest.mark.usefixtures("no_umask")
-def test_the_folder_is_private(folder: RunFolder) -> None:
+def test_the_folder_is_private(folder: RunDirectory) -> None:
     folder.make()
     folder.make()
     assert [mode(path) for path in (folder.root, folder.path.parent, folder.path)] == [0o700] * 3
 
 
 @pytest.mark.usefixtures("no_umask")
-def test_every_file_is_private(folder: RunFolder) -> None:
+def test_every_file_is_private(folder: RunDirectory) -> None:
     folder.make()
     assert folder.write_spec(SPEC) == folder.spec_file
     folder.publish({"error": "none"})
@@ -64,7 +64,7 @@ def test_every_file_is_private(folder: RunFolder) -> None:
 
 @pytest.mark.usefixtures("no_umask")
 def test_the_spec_is_private_from_its_first_byte_on(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.make()
     seen: list[int] = []
@@ -79,7 +79,7 @@ def test_the_spec_is_private_from_its_first_byte_on(
     assert seen == [0o600]
 
 
-def test_a_spec_is_never_written_over(folder: RunFolder) -> None:
+def test_a_spec_is_never_written_over(folder: RunDirectory) -> None:
     folder.make()
     folder.write_spec(SPEC)
     with pytest.raises(SpecError, match="make a new one"):
@@ -87,7 +87,7 @@ def test_a_spec_is_never_written_over(folder: RunFolder) -> None:
     assert folder.spec_file.read_text() == SPEC
 
 
-def test_a_spec_is_not_written_through_a_link(folder: RunFolder, tmp_path: Path) -> None:
+def test_a_spec_is_not_written_through_a_link(folder: RunDirectory, tmp_path: Path) -> None:
     folder.make()
     folder.spec_file.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SpecError):
@@ -95,7 +95,7 @@ def test_a_spec_is_not_written_through_a_link(folder: RunFolder, tmp_path: Path)
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_removing_a_spec_twice(folder: RunFolder) -> None:
+def test_removing_a_spec_twice(folder: RunDirectory) -> None:
     folder.make()
     folder.write_spec(SPEC)
     folder.remove_spec()
@@ -106,12 +106,12 @@ def test_removing_a_spec_twice(folder: RunFolder) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", ".hidden", "x" * 129, "a\n"])
 def test_an_id_is_a_plain_name(name: str, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="queryId"):
-        RunFolder(tmp_path, name, LAUNCH)
+        RunDirectory(tmp_path, name, LAUNCH)
     with pytest.raises(SpecError, match="launch id"):
-        RunFolder(tmp_path, "flights", name)
+        RunDirectory(tmp_path, "flights", name)
 
 
-def test_the_first_to_publish_decides(folder: RunFolder) -> None:
+def test_the_first_to_publish_decides(folder: RunDirectory) -> None:
     folder.make()
     assert folder.read_driver() is None
     assert folder.publish({"error": "a"})
@@ -119,7 +119,7 @@ def test_the_first_to_publish_decides(folder: RunFolder) -> None:
     assert folder.read_driver() == {"error": "a"}
 
 
-def test_the_end_of_a_driver(folder: RunFolder) -> None:
+def test_the_end_of_a_driver(folder: RunDirectory) -> None:
     folder.make()
     assert folder.read_exit() is None
     folder.write_exit(-9)
@@ -130,7 +130,7 @@ def test_the_end_of_a_driver(folder: RunFolder) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b'{"driver": {', b"[1]", b"7", b"\xff"])
-def test_what_is_half_written_is_not_there(folder: RunFolder, content: bytes) -> None:
+def test_what_is_half_written_is_not_there(folder: RunDirectory, content: bytes) -> None:
     folder.make()
     for name in ("driver.json", "exit.json"):
         (folder.path / name).write_bytes(content)
@@ -155,7 +155,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_a_folder_that_this_user_may_not_make(
-    folder: RunFolder, failing: Failing, number: int
+    folder: RunDirectory, failing: Failing, number: int
 ) -> None:
     failing(number)
     for step in (folder.make, lambda: folder.write_spec(SPEC), folder.open_keeper_log):
@@ -165,7 +165,7 @@ def test_a_folder_that_this_user_may_not_make(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_folder_without_space(folder: RunFolder, failing: Failing, number: int) -> None:
+def test_a_folder_without_space(folder: RunDirectory, failing: Failing, number: int) -> None:
     failing(number)
     for step in (folder.make, lambda: folder.write_spec(SPEC), folder.open_keeper_log):
         with pytest.raises(StorageUnavailableError, match=os.strerror(number)) as caught:
@@ -173,7 +173,7 @@ def test_a_folder_without_space(folder: RunFolder, failing: Failing, number: int
         assert str(folder.path) in str(caught.value)
 
 
-def test_a_file_in_the_folders_place(folder: RunFolder) -> None:
+def test_a_file_in_the_folders_place(folder: RunDirectory) -> None:
     folder.root.parent.mkdir()
     folder.root.write_text("")
     with pytest.raises(SpecError, match=str(folder.root)):
@@ -181,7 +181,7 @@ def test_a_file_in_the_folders_place(folder: RunFolder) -> None:
 
 
 def test_a_spec_that_does_not_fit_leaves_nothing(
-    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+    folder: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.make()
 
@@ -214,10 +214,10 @@ class Launches:
         *,
         started: bool = True,
         ended: bool = False,
-    ) -> RunFolder:
+    ) -> RunDirectory:
         self._count += 1
         name = f"20261120T{self._count:09}Z-{self._count:08x}"
-        folder = RunFolder(self._root, "flights", name)
+        folder = RunDirectory(self._root, "flights", name)
         folder.make()
         folder.write_spec(SPEC)
         if started:
@@ -281,14 +281,14 @@ def test_what_another_hand_put_there_stays(launches: Launches, tmp_path: Path) -
 
 
 def test_names_that_the_package_makes_are_known(tmp_path: Path) -> None:
-    RunFolder(tmp_path, "flights", new_launch_id()).make()
+    RunDirectory(tmp_path, "flights", new_launch_id()).make()
     forget_old_launches(tmp_path, "flights", keep=0)
     assert list((tmp_path / "flights").iterdir()) == []
 
 
 def test_other_queries_are_not_touched(launches: Launches, tmp_path: Path) -> None:
     launches.add()
-    other = RunFolder(tmp_path, "other", LAUNCH)
+    other = RunDirectory(tmp_path, "other", LAUNCH)
     other.make()
     forget_old_launches(tmp_path, "flights", keep=0)
     forget_old_launches(tmp_path, "nobody's", keep=0)

@@ -8,11 +8,11 @@ import pytest
 
 from airflow_provider_lance.exceptions import FencedError
 from airflow_provider_lance.protocol.codec import decode_query, encode_stop, key
-from airflow_provider_lance.protocol.commit_policy import Policy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.model import StopNote
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.stop_requests import request_stop
-from airflow_provider_lance.testing.dataset import MemoryDataset
+from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import QUERY, QUICK, SparkLike, twin_world
 
 
@@ -20,7 +20,7 @@ class World:
     """One query in one dataset, and launches of it."""
 
     def __init__(self) -> None:
-        self.dataset = MemoryDataset()
+        self.dataset = InMemoryDataset()
         self.log: dict[str, int] = {}
 
     def launch(self, launch_id: str = "", **more: object) -> SparkLike:
@@ -280,7 +280,7 @@ def test_a_claim_of_its_own_fences_nobody(world: World) -> None:
 
 def test_a_new_generation_waits_beside_the_old_one(world: World) -> None:
     old = world.active("old")
-    policy = Policy(new_generation=True, backoff=QUICK)
+    policy = CommitPolicy(new_generation=True, backoff=QUICK)
     new = SparkLike(twin_world(world.dataset), {}, checkpoint_id="another", policy=policy)
     world.active("old-again")
     assert not obeys(new), "the claim was on a checkpoint that is not its own"

@@ -46,10 +46,10 @@ from airflow_provider_lance.supervision.driver_reports import (
 )
 from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.supervision.process import ProcessIdentity
-from airflow_provider_lance.supervision.restart_policy import Restarts
+from airflow_provider_lance.supervision.restart_policy import RestartHistory
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
-from airflow_provider_lance.triggers.supervision_loop import WatchOrder
-from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
+from airflow_provider_lance.triggers.supervision_outcome import Action, SupervisionOutcome
 from tests.support.processes import wait_for
 from tests.support.supervised import ELSEWHERE, heartbeat
 from tests.support.supervised import summary as last_word
@@ -270,7 +270,7 @@ def test_waits_in_the_triggerer_once_the_driver_has_started(
 ) -> None:
     spark_submit.orders(heartbeats=[{"state": "running"}], summary={}, hang=True)
     trigger = deferred(operator(tmp_path, deferrable=True), context(store))
-    order = WatchOrder.from_json(json.loads(json.dumps(trigger.serialize()[1]["order"])))
+    order = SupervisionConfig.from_json(json.loads(json.dumps(trigger.serialize()[1]["order"])))
     assert order.launch.alive()
     assert order.launch == Launch.from_json(store.get("lance_stream")["launch"])
     spark_submit.let_go()
@@ -292,20 +292,22 @@ def test_the_triggerers_verdict_is_carried_out(
     task = operator(tmp_path, deferrable=True)
     spark_submit.orders(heartbeats=[{"state": "running"}], summary={}, hang=True)
     order = deferred(task, context(store)).order
-    first = WatchOrder.from_json(order).launch
-    restarts = Restarts(total=1, fruitless=1, step=1)
-    restart = Verdict(Action.RESTART, StreamState.STALLED, "epoch 3 hangs", restarts=restarts)
-    event = {"verdict": restart.to_json(), "order": order}
+    first = SupervisionConfig.from_json(order).launch
+    restarts = RestartHistory(total=1, fruitless=1, step=1)
+    restart = SupervisionOutcome(
+        Action.RESTART, StreamState.STALLED, "epoch 3 hangs", restarts=restarts
+    )
+    event = {"outcome": restart.to_json(), "order": order}
     spark_submit.orders(heartbeats=[{"state": "running"}], summary={"watermark": 9}, hang=True)
     with pytest.raises(TaskDeferred) as waiting:
         task.execute_complete(context(store), event)
     assert not first.alive(), "a stalled driver is killed, by its exact identity"
-    after = WatchOrder.from_json(waiting.value.trigger.order)
+    after = SupervisionConfig.from_json(waiting.value.trigger.order)
     assert after.launch.launch_id != first.launch_id
     assert after.restarts.total == 1
     spark_submit.let_go()
     wait_for("its end", lambda: not after.launch.alive())
-    over = {"verdict": end(asked_by="on-call"), "order": after.to_json()}
+    over = {"outcome": end(asked_by="on-call"), "order": after.to_json()}
     assert task.execute_complete(context(store), over)["restarts"] == 1
 
 
@@ -323,12 +325,12 @@ def test_a_stop_that_comes_during_the_back_off_counts(
     by: str, launched: bool, tmp_path: Path, dataset: str, spark_submit: SparkSubmit
 ) -> None:
     """The driver is dead and cannot obey; its successor would take the request for an old one."""
-    order = WatchOrder.from_json(planned(tmp_path))
-    own(tmp_path, dataset, order.me, order.launch.launch_id)
+    order = SupervisionConfig.from_json(planned(tmp_path))
+    own(tmp_path, dataset, order.task_key, order.launch.launch_id)
     request_stop(open_dataset(dataset), "flights", by=by)
-    restart = Verdict(Action.RESTART, StreamState.DEAD, "killed")
+    restart = SupervisionOutcome(Action.RESTART, StreamState.DEAD, "killed")
     here = replace(order, launch=replace(order.launch, uri=dataset))
-    event = {"verdict": restart.to_json(), "order": here.to_json()}
+    event = {"outcome": restart.to_json(), "order": here.to_json()}
     result = operator(tmp_path).execute_complete(context(None, try_number=2), event)
     assert spark_submit.ran is launched
     assert result["reason"] == ("finished" if launched else "stopped")
@@ -338,12 +340,12 @@ def planned(tmp_path: Path) -> dict[str, Any]:
     launch = Launch(
         "20261120T000000000Z-00000000", "flights", "/x", "/c", "2026-11-20T00:00:00+00:00"
     )
-    return WatchOrder(launch, me="dag/stream/run/-1#1").to_json()
+    return SupervisionConfig(launch, task_key="dag/stream/run/-1#1").to_json()
 
 
 def end(**changes: Any) -> dict[str, Any]:
     verdict = {"action": Action.END, "state": StreamState.STOPPED, "reason": "asked to"}
-    return Verdict(**(verdict | changes)).to_json()
+    return SupervisionOutcome(**(verdict | changes)).to_json()
 
 
 def test_the_end_emits_the_assets_event(tmp_path: Path, spark_submit: SparkSubmit) -> None:
@@ -364,13 +366,13 @@ def test_the_end_emits_the_assets_event(tmp_path: Path, spark_submit: SparkSubmi
 
 
 def test_killed_after_being_asked_is_a_stop(tmp_path: Path, spark_submit: SparkSubmit) -> None:
-    event = {"verdict": end(asked_by="on-call"), "order": planned(tmp_path)}
+    event = {"outcome": end(asked_by="on-call"), "order": planned(tmp_path)}
     result = operator(tmp_path).execute_complete(context(None), event)
     assert (result["reason"], result["released"]) == ("stopped", False)
 
 
 @pytest.mark.parametrize(
-    ("verdict", "error"),
+    ("outcome", "error"),
     [
         (end(timed_out=True), AirflowTaskTimeout),
         (end(state=StreamState.FENCED), AirflowFailException),
@@ -382,7 +384,7 @@ def test_a_bad_end_fails_the_task(
 ) -> None:
     task = operator(tmp_path)
     with pytest.raises(error):
-        task.execute_complete(context(None), {"order": planned(tmp_path), "verdict": verdict})
+        task.execute_complete(context(None), {"order": planned(tmp_path), "outcome": verdict})
 
 
 def test_no_secret_is_in_what_a_driver_leaves_on_its_host(
@@ -485,10 +487,10 @@ def test_a_good_end_elsewhere_is_not_waited_for(
 ) -> None:
     launch = elsewhere(tmp_path, store)
     over = last_word(launch_id=launch.launch_id)
-    order = replace(WatchOrder.from_json(planned(tmp_path)), launch=launch)
+    order = replace(SupervisionConfig.from_json(planned(tmp_path)), launch=launch)
     finished = end(state=StreamState.FINISHED, ended=over.to_json())
     began = time.monotonic()
-    event = {"verdict": finished, "order": order.to_json()}
+    event = {"outcome": finished, "order": order.to_json()}
     assert operator(tmp_path).execute_complete(context(store), event)["reason"] == "finished"
     assert time.monotonic() - began < 5
     assert "cannot be ended from here" not in shown()
@@ -498,18 +500,18 @@ def test_who_is_fenced_by_its_own_task_watches_that_driver(
     tmp_path: Path, dataset: str, spark_submit: SparkSubmit, store: Store
 ) -> None:
     """It was taken for lost while it waited for its first rows, and was only out of sight."""
-    order = WatchOrder.from_json(planned(tmp_path))
+    order = SupervisionConfig.from_json(planned(tmp_path))
     fenced = replace(
         order.launch,
         uri=dataset,
         checkpoint_location=str(tmp_path / "checkpoint"),
-        launched_by=order.me,
+        launched_by=order.task_key,
     )
-    own(tmp_path, dataset, order.me, "the-other")
+    own(tmp_path, dataset, order.task_key, "the-other")
     leave(tmp_path, "the-other", watermark=7)
     ended = last_word(EndReason.FAILED, error="FencedError", message="token 1")
     event = {
-        "verdict": end(state=StreamState.FENCED, ended=ended.to_json()),
+        "outcome": end(state=StreamState.FENCED, ended=ended.to_json()),
         "order": replace(order, launch=fenced, rows=5).to_json(),
     }
     summary = operator(tmp_path).execute_complete(context(store, 2), event)
@@ -522,11 +524,11 @@ def test_who_is_fenced_by_its_own_task_watches_that_driver(
 def test_who_is_fenced_by_another_task_has_failed(
     tmp_path: Path, dataset: str, spark_submit: SparkSubmit
 ) -> None:
-    order = WatchOrder.from_json(planned(tmp_path))
+    order = SupervisionConfig.from_json(planned(tmp_path))
     own(tmp_path, dataset, "dag/another/run/-1#1", "the-other")
-    fenced = replace(order.launch, uri=dataset, launched_by=order.me)
+    fenced = replace(order.launch, uri=dataset, launched_by=order.task_key)
     event = {
-        "verdict": end(state=StreamState.FENCED),
+        "outcome": end(state=StreamState.FENCED),
         "order": replace(order, launch=fenced).to_json(),
     }
     with pytest.raises(AirflowFailException, match="FencedError"):

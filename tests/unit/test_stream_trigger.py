@@ -24,17 +24,17 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.decoders import smart_decode_trigger_kwargs
 
-from airflow_provider_lance.drivers.launch_request import StopOrder
+from airflow_provider_lance.drivers.launch_request import StopSettings
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.protocol.model import StopNote
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Limits, StreamState
-from airflow_provider_lance.supervision.restart_policy import RestartPolicy, Restarts
+from airflow_provider_lance.supervision.restart_policy import RestartHistory, RestartPolicy
 from airflow_provider_lance.triggers import stream
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
-from airflow_provider_lance.triggers.supervision_loop import WatchOrder
-from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
+from airflow_provider_lance.triggers.supervision_outcome import Action, SupervisionOutcome
 from tests.support.launches import Launches, end_of
 from tests.support.processes import wait_for
 from tests.support.supervised import EARLIER_TRY, ME, Supervised, here, killed
@@ -63,16 +63,16 @@ def running(stand: Supervised) -> tuple[subprocess.Popen[bytes], LanceStreamTrig
 Running = tuple[subprocess.Popen[bytes], LanceStreamTrigger]
 
 
-def order(launch: Launch, **changes: Any) -> WatchOrder:
+def order(launch: Launch, **changes: Any) -> SupervisionConfig:
     fields: dict[str, Any] = {
         "launch": launch,
-        "me": ME,
+        "task_key": ME,
         "policy": RestartPolicy(most=2, first=0.2, longest=0.2),
         "lance_conn_id": None,
         "poll_interval": 0.05,
         "stop_grace": 20.0,
     }
-    return WatchOrder(**(fields | changes))
+    return SupervisionConfig(**(fields | changes))
 
 
 def trigger(launch: Launch, **changes: Any) -> LanceStreamTrigger:
@@ -102,8 +102,8 @@ def watched(
     return asyncio.run(run())
 
 
-def verdict(payload: dict[str, Any]) -> Verdict:
-    return Verdict.from_json(payload["verdict"])
+def verdict(payload: dict[str, Any]) -> SupervisionOutcome:
+    return SupervisionOutcome.from_json(payload["outcome"])
 
 
 # --- Events ----------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_ends_with_the_drivers_last_word(
 
     payload = watched(made, stand.beat, end)
     assert payload == {
-        "verdict": payload["verdict"],
+        "outcome": payload["outcome"],
         "order": {**made.order, "rows": 6},
     }, "whoever resumes needs no memory of its own"
     found = verdict(payload)
@@ -149,7 +149,7 @@ def test_a_lost_driver_is_to_be_replaced_after_a_wait(stand: Supervised, wait: f
     made = trigger(
         stand.launch(stand.local(process)),
         policy=policy,
-        restarts=Restarts(total=3, fruitless=1, step=1, watermark=4),
+        restarts=RestartHistory(total=3, fruitless=1, step=1, watermark=4),
     )
     since = 0.0
 
@@ -163,7 +163,7 @@ def test_a_lost_driver_is_to_be_replaced_after_a_wait(stand: Supervised, wait: f
     assert (found.action, found.state) == (Action.RESTART, S.DEAD)
     assert wait / 2 <= found.delay <= wait
     assert took >= found.delay, "the wait is over when the event is there"
-    assert found.restarts == Restarts(total=4, fruitless=2, step=2, watermark=4)
+    assert found.restarts == RestartHistory(total=4, fruitless=2, step=2, watermark=4)
 
 
 @pytest.mark.parametrize("before", [0, 30])
@@ -172,13 +172,15 @@ def test_the_rows_of_a_lost_driver_are_not_forgotten(stand: Supervised, before: 
     stand.beat(totalRows=12)
     made = trigger(stand.launch(stand.local(process)), rows=before)
     payload = watched(made, lambda: killed(process))
-    assert WatchOrder.from_json(payload["order"]).rows == before + 12
+    assert SupervisionConfig.from_json(payload["order"]).rows == before + 12
 
 
 def test_not_for_ever(stand: Supervised) -> None:
     process = stand.process()
     stand.beat()
-    made = trigger(stand.launch(stand.local(process)), restarts=Restarts(fruitless=2, watermark=4))
+    made = trigger(
+        stand.launch(stand.local(process)), restarts=RestartHistory(fruitless=2, watermark=4)
+    )
     found = verdict(watched(made, lambda: killed(process)))
     assert (found.action, found.state) == (Action.END, S.DEAD)
     assert "2 restarts without progress" in found.reason
@@ -272,7 +274,7 @@ def test_serializes_all_it_needs_and_no_secret(
         launch,
         limits=Limits(1, 2, 3),
         policy=RestartPolicy(7, 8, 9, 10),
-        restarts=Restarts(1, 2, 3, 4),
+        restarts=RestartHistory(1, 2, 3, 4),
         lance_conn_id="warehouse",
         deadline=datetime.now(UTC).isoformat(),
         tags={"dag_id": "d", "task_id": "t"},
@@ -288,7 +290,7 @@ def test_serializes_all_it_needs_and_no_secret(
     again = import_string(path)(**read)
     assert isinstance(again, LanceStreamTrigger)
     assert again.serialize() == (path, kwargs)
-    assert WatchOrder.from_json(again.order) == full
+    assert SupervisionConfig.from_json(again.order) == full
 
 
 # --- Patience --------------------------------------------------------------------------------
@@ -661,7 +663,7 @@ def test_a_keeper_is_told_where_there_is_one(
     launches = Launches(tmp_path / "streams")
     try:
         driver = launches.shell(
-            "sleep 300", grace=5.0, stop=StopOrder(stand.uri, "flights", "launch")
+            "sleep 300", grace=5.0, stop=StopSettings(stand.uri, "flights", "launch")
         )
         stand.owner(driver.driver)
         stand.beat()

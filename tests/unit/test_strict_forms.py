@@ -12,13 +12,13 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import Connection
 
-from airflow_provider_lance.drivers.run_directory import RunFolder
+from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, MaintenanceSpec
 from airflow_provider_lance.maintenance.versions import list_versions
-from airflow_provider_lance.operators.task_state import TaskMemory
+from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.plugins.page.formatting import clock
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decoding import shown
@@ -28,9 +28,9 @@ from airflow_provider_lance.protocol.option_parsers import contains, location
 from airflow_provider_lance.spark.application import read_spec
 from airflow_provider_lance.spec.job import JobSpec, SinkOptions
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
-from airflow_provider_lance.supervision.heartbeat import Pulse
-from airflow_provider_lance.triggers.supervision_loop import WatchOrder
-from airflow_provider_lance.triggers.supervision_outcome import nobodys_wish
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
+from airflow_provider_lance.triggers.supervision_outcome import stop_has_no_requester
 from tests.golden import written
 from tests.support.cli import typed
 
@@ -338,8 +338,8 @@ def test_a_heartbeat_of_another_form_is_read_as_far_as_it_goes() -> None:
     assert read_heartbeat(Report(b"[" * 100_000), "launch") is None  # type: ignore[arg-type]
     source = {"latestOffset": {"t": {"0": 10**400}}, "endOffset": {"t": {"0": "NaN"}}}
     beat = {"time": 7, "state": ["running"], "progress": {"sources": [source]}}
-    pulse = Pulse.parse(beat)
-    assert (pulse.time, pulse.state, pulse.behind) == ("", "", None)
+    heartbeat = Heartbeat.parse(beat)
+    assert (heartbeat.time, heartbeat.state, heartbeat.behind) == ("", "", None)
 
 
 @pytest.mark.parametrize(
@@ -362,25 +362,25 @@ def test_what_a_task_cannot_read_of_an_earlier_try_is_forgotten(note: Any) -> No
         try_number, max_tries = 2, 3
 
     context: Any = {"task_state_store": written.Kept(note), "ti": Task()}
-    memory = TaskMemory.of(context)
+    memory = DriverTaskState.of(context)
     assert (memory.launch, memory.over, memory.was_cleared) == (None, "", False)
 
 
 @pytest.mark.parametrize("deadline", ["noon", "2026-11-20T14:00:00", 7])
 def test_an_order_to_a_watcher_is_read_strictly(deadline: Any) -> None:
     with pytest.raises(SpecError, match="deadline is an ISO 8601 time with a time zone"):
-        WatchOrder.from_json(written.ORDER.to_json() | {"deadline": deadline})
+        SupervisionConfig.from_json(written.ORDER.to_json() | {"deadline": deadline})
     with pytest.raises(SpecError, match="a launch must be one whose launched_at is"):
         Launch.from_json(written.LAUNCH.to_json() | {"launchedAt": deadline})
 
 
 def test_who_asked_for_a_stop_may_have_any_name() -> None:
     for number in ("²", "9" * 5000, "", "x"):
-        assert not nobodys_wish(f"d/t/r/-1#{number}", "d/t/r/-1#") or number == ""
+        assert not stop_has_no_requester(f"d/t/r/-1#{number}", "d/t/r/-1#") or number == ""
 
 
 def test_files_of_a_launch_that_cannot_be_read_say_nothing(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path, "q", "launch")
+    folder = RunDirectory(tmp_path, "q", "launch")
     folder.make()
     for content in (b"\xff", b"[" * 100_000, b"{}", b'{"status": "0", "by": 7}', b"7"):
         for name in ("exit.json", "stop.json"):

@@ -23,7 +23,7 @@ from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Limits, StreamState
 from airflow_provider_lance.triggers.stopping import end_launch
-from airflow_provider_lance.triggers.supervision_loop import Watch, WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig, SupervisionLoop
 from airflow_provider_lance.triggers.supervision_outcome import Action
 from airflow_provider_lance.triggers.supervisor import Supervisor
 from tests.support.processes import wait_for
@@ -328,8 +328,8 @@ def test_a_heartbeat_that_is_being_written(stand: Supervised, content: str) -> N
     stand.heartbeat_file.write_text(content)
     assert look(60) is S.IDLE
     assert look.supervisor.silent == 60, "no sign of life"
-    assert look.supervisor.pulse
-    assert look.supervisor.pulse.watermark == 4, "the last one counts"
+    assert look.supervisor.heartbeat
+    assert look.supervisor.heartbeat.watermark == 4, "the last one counts"
     stand.beat()
     assert look(60) is S.IDLE
     assert look.supervisor.silent == 0
@@ -579,20 +579,20 @@ def test_a_cluster_is_not_asked_while_the_driver_beats(
 def test_what_is_seen_can_be_shown(stand: Supervised) -> None:
     look = Look(stand.launch(stand.local()))
     assert look() is S.STARTING
-    assert look.supervisor.pulse is None
+    assert look.supervisor.heartbeat is None
     stand.beat(uiAddress="http://here:4040")
     look()
-    assert look.supervisor.pulse
-    assert look.supervisor.pulse.ui_address == "http://here:4040"
-    assert json.dumps(look.supervisor.heartbeat)
+    assert look.supervisor.heartbeat
+    assert look.supervisor.heartbeat.ui_address == "http://here:4040"
+    assert json.dumps(look.supervisor.heartbeat_json)
 
 
 # --- From look to look -----------------------------------------------------------------------
 
 
-def watch(launch: Launch, **changes: Any) -> Watch:
-    fields: dict[str, Any] = {"launch": launch, "me": ME, "lance_conn_id": None}
-    return Watch(WatchOrder(**(fields | changes)), logging.getLogger("watch"))
+def watch(launch: Launch, **changes: Any) -> SupervisionLoop:
+    fields: dict[str, Any] = {"launch": launch, "task_key": ME, "lance_conn_id": None}
+    return SupervisionLoop(SupervisionConfig(**(fields | changes)), logging.getLogger("watch"))
 
 
 def test_no_error_ends_a_watch(stand: Supervised) -> None:

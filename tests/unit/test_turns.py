@@ -22,7 +22,7 @@ from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
-from airflow_provider_lance.triggers.supervision_loop import WatchOrder
+from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
 from airflow_provider_lance.triggers.turn import LanceTurnTrigger
 from airflow_provider_lance.triggers.turns import XCOM_KEY, Turn, take_turn
 from tests.support.processes import wait_for
@@ -267,7 +267,7 @@ def test_a_deferrable_task_waits_in_the_triggerer(
     spark_submit.orders(heartbeats=[{"state": "running"}], summary={}, hang=True)
     with pytest.raises(TaskDeferred) as streaming:
         task.execute_complete(context(busy), {"turn": fire(waited).to_json()})
-    order = WatchOrder.from_json(streaming.value.trigger.order)
+    order = SupervisionConfig.from_json(streaming.value.trigger.order)
     assert order.deadline == waited.deadline, "the wait counts towards the task's time"
     assert spark_submit.ran
     spark_submit.let_go()
@@ -315,8 +315,8 @@ def test_a_retry_goes_on_with_its_own_driver_whoever_waits(
 ) -> None:
     # The heartbeat says that the first try's driver lives; its owner record, whose it is.
     owned = Supervised(tmp_path)
-    me = "dag/stream/mine/-1#1"
-    owned.owner(here(owned.process()), launched_by=me)
+    task_key = "dag/stream/mine/-1#1"
+    owned.owner(here(owned.process()), launched_by=task_key)
     owned.beat(time=utc_now())
     runs.add("other", "running", **note(False, uri=owned.uri))
     task = operator(tmp_path, uri=owned.uri, checkpoint_location=owned.checkpoint, deferrable=True)
@@ -433,7 +433,7 @@ def test_the_trigger_gives_up(changes: dict[str, int], runs: OtherRuns, hook: La
     assert fired.is_over or fired.is_too_long
 
 
-@pytest.mark.parametrize("changes", [{"others": "text"}, {"me": 7}, {"since": "soon"}])
+@pytest.mark.parametrize("changes", [{"others": "text"}, {"task_key": 7}, {"since": "soon"}])
 def test_a_turn_of_another_form_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="a turn must be"):
         Turn.from_json(turn().to_json() | changes)

@@ -10,25 +10,29 @@ import pytest
 from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Health, StreamState
-from airflow_provider_lance.supervision.restart_policy import RestartPolicy, Restarts
-from airflow_provider_lance.triggers.supervision_outcome import Action, Verdict, judge
+from airflow_provider_lance.supervision.restart_policy import RestartHistory, RestartPolicy
+from airflow_provider_lance.triggers.supervision_outcome import (
+    Action,
+    SupervisionOutcome,
+    decide_next,
+)
 from tests.support.supervised import EARLIER_TRY, ME, summary
 
 S = StreamState
 POLICY = RestartPolicy(most=2, first=10, longest=40, healthy=600)
 DEAD = Health(S.DEAD, "gone", restartable=True)
-SPENT = Restarts(total=7, fruitless=2, step=2, watermark=4)
+SPENT = RestartHistory(total=7, fruitless=2, step=2, watermark=4)
 
 
-def verdict(health: Health, **changes: Any) -> Verdict | None:
+def verdict(health: Health, **changes: Any) -> SupervisionOutcome | None:
     arguments: dict[str, Any] = {
-        "me": ME,
-        "restarts": Restarts(),
+        "task_key": ME,
+        "restarts": RestartHistory(),
         "policy": POLICY,
         "watermark": 4,
         "lived": 30.0,
     }
-    return judge(health, **(arguments | changes))
+    return decide_next(health, **(arguments | changes))
 
 
 @pytest.mark.parametrize("state", [S.STARTING, S.RUNNING, S.IDLE, S.STOPPING])
@@ -55,11 +59,13 @@ def test_a_stream_that_is_over_ends_the_task(health: Health) -> None:
 
 @pytest.mark.parametrize("state", [S.DEAD, S.STALLED, S.FAILED])
 def test_a_lost_driver_is_replaced_after_a_wait(state: StreamState) -> None:
-    found = verdict(Health(state, "lost", restartable=True), restarts=Restarts(step=1, total=1))
+    found = verdict(
+        Health(state, "lost", restartable=True), restarts=RestartHistory(step=1, total=1)
+    )
     assert found
     assert (found.action, found.state, found.restartable) == (Action.RESTART, state, True)
     assert 10 <= found.delay <= 20, "the second wait"
-    assert found.restarts == Restarts(total=2, fruitless=1, step=2, watermark=4)
+    assert found.restarts == RestartHistory(total=2, fruitless=1, step=2, watermark=4)
 
 
 def test_a_lost_driver_is_not_replaced_for_ever() -> None:
@@ -86,16 +92,18 @@ def test_restarts_may_be_forbidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked_by", "me"),
+    ("asked_by", "task_key"),
     [(EARLIER_TRY, ME), (ME.replace("#2", "#9"), ME.replace("#2", "#10"))],
     ids=["the try before", "by number, not by letter"],
 )
 @pytest.mark.parametrize("state", [S.STOPPED, S.STALLED])
-def test_an_earlier_try_asked_for_its_successor(asked_by: str, me: str, state: StreamState) -> None:
+def test_an_earlier_try_asked_for_its_successor(
+    asked_by: str, task_key: str, state: StreamState
+) -> None:
     for policy in (POLICY, RestartPolicy(most=0)):
         found = verdict(
             Health(state, "asked to", asked_by=asked_by),
-            me=me,
+            task_key=task_key,
             restarts=SPENT,
             policy=policy,
             lived=9e9,
@@ -114,7 +122,7 @@ def test_the_shutdown_of_a_host_is_a_loss_like_any_other(asked_by: str, state: S
     assert found
     assert (found.action, found.state, found.ended) == (Action.RESTART, S.DEAD, None)
     assert 5 <= found.delay <= 10
-    assert found.restarts == Restarts(total=1, fruitless=1, step=1, watermark=4)
+    assert found.restarts == RestartHistory(total=1, fruitless=1, step=1, watermark=4)
     for further in ({"restarts": SPENT}, {"policy": RestartPolicy(most=0)}):
         found = verdict(health, ended={"reason": "stopped"}, **further)
         assert found
@@ -148,10 +156,10 @@ def test_somebody_wanted_its_end(asked_by: str, state: StreamState) -> None:
 @pytest.mark.parametrize(
     "found",
     [
-        Verdict(Action.RESTART, S.DEAD, "gone", True, delay=7.5, restarts=SPENT),
-        Verdict(Action.END, S.STOPPED, "asked", asked_by="", ended=summary().to_json()),
-        Verdict(Action.END, S.STOPPING, "timed out", timed_out=True),
+        SupervisionOutcome(Action.RESTART, S.DEAD, "gone", True, delay=7.5, restarts=SPENT),
+        SupervisionOutcome(Action.END, S.STOPPED, "asked", asked_by="", ended=summary().to_json()),
+        SupervisionOutcome(Action.END, S.STOPPING, "timed out", timed_out=True),
     ],
 )
-def test_travels_as_json(found: Verdict) -> None:
-    assert Verdict.from_json(json.loads(json.dumps(found.to_json()))) == found
+def test_travels_as_json(found: SupervisionOutcome) -> None:
+    assert SupervisionOutcome.from_json(json.loads(json.dumps(found.to_json()))) == found

@@ -17,7 +17,7 @@ from airflow_provider_lance.exceptions import DatasetNotFoundError, RowsRefusedE
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Append
 from airflow_provider_lance.spark import writer
-from airflow_provider_lance.spark.collect_fragments import Gathered, gather
+from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -53,11 +53,11 @@ def messages(task: WriteTask, *partitions: list[pa.RecordBatch]) -> list[Any]:
     ]
 
 
-def gathered(task: WriteTask, *partitions: list[pa.RecordBatch]) -> Gathered:
+def gathered(task: WriteTask, *partitions: list[pa.RecordBatch]) -> CollectedFragments:
     return gather(messages(task, *partitions), task, lance.dataset(task.uri))
 
 
-def stored(task: WriteTask, epoch: Gathered) -> list[int]:
+def stored(task: WriteTask, epoch: CollectedFragments) -> list[int]:
     """Commit an epoch's fragments and return the ids that a reader then sees."""
     port = open_dataset(task.uri).commit(Append(epoch.fragments))
     return sorted(port.dataset.to_table().column("id").to_pylist())
@@ -131,7 +131,7 @@ def test_storage_options_are_not_shown(task: WriteTask) -> None:
 
 
 def test_nothing_gathers_to_nothing(task: WriteTask) -> None:
-    assert gathered(task) == Gathered([], None, 0, 0, 0)
+    assert gathered(task) == CollectedFragments([], None, 0, 0, 0)
 
 
 def test_small_partitions_become_one_fragment(task: WriteTask) -> None:
@@ -183,7 +183,7 @@ def upsert(task: WriteTask, small_epoch_rows: int, *, flagged: bool = False) -> 
     return replace(task, merge_keys=("id",), flagged=flagged, small_epoch_rows=small_epoch_rows)
 
 
-def keys(epoch: Gathered) -> list[dict[str, Any]]:
+def keys(epoch: CollectedFragments) -> list[dict[str, Any]]:
     assert epoch.keys is not None
     return sorted(epoch.keys.to_pylist(), key=lambda row: row["id"])
 

@@ -14,11 +14,11 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
-from airflow_provider_lance.plugins.page.cache import Look, Looks
+from airflow_provider_lance.plugins.page.cache import CachedResult, ResultCache
 from airflow_provider_lance.plugins.page.charts import pictures
 from airflow_provider_lance.plugins.page.queries import Row, Stream, see_dataset, see_stream
 from airflow_provider_lance.plugins.page.registry import (
-    Known,
+    RegisteredDataset,
     find,
     known_datasets,
     merge,
@@ -51,7 +51,7 @@ def _readable_dags(user: GetUserDep) -> set[str]:
 ReadableDags = Annotated[set[str], Depends(_readable_dags)]
 
 
-def create_app(known: Callable[[], list[Known]] = known_datasets) -> FastAPI:
+def create_app(known: Callable[[], list[RegisteredDataset]] = known_datasets) -> FastAPI:
     """Return the application, to be mounted by Airflow's API server.
 
     :param known: returns the datasets that may be looked at; called in a thread.
@@ -72,18 +72,24 @@ def create_app(known: Callable[[], list[Known]] = known_datasets) -> FastAPI:
     return app
 
 
-def _only(look: Look[tuple[Row, ...]], queries: set[str] | None) -> Look[tuple[Row, ...]]:
+def _only(
+    look: CachedResult[tuple[Row, ...]], queries: set[str] | None
+) -> CachedResult[tuple[Row, ...]]:
     if queries is None or look.value is None:
         return look
     return replace(look, value=tuple(row for row in look.value if row.query_id in queries))
 
 
 class _Page:
-    def __init__(self, known: Callable[[], list[Known]]) -> None:
+    def __init__(self, known: Callable[[], list[RegisteredDataset]]) -> None:
         self._templates = Templates()
-        self._known: Looks[str, list[Known]] = Looks(lambda _: known(), threads=1)
-        self._datasets: Looks[Known, tuple[Row, ...]] = Looks(see_dataset)
-        self._streams: Looks[tuple[Known, str], Stream] = Looks(lambda key: see_stream(*key))
+        self._known: ResultCache[str, list[RegisteredDataset]] = ResultCache(
+            lambda _: known(), threads=1
+        )
+        self._datasets: ResultCache[RegisteredDataset, tuple[Row, ...]] = ResultCache(see_dataset)
+        self._streams: ResultCache[tuple[RegisteredDataset, str], Stream] = ResultCache(
+            lambda key: see_stream(*key)
+        )
 
     async def streams(self, readable: ReadableDags) -> HTMLResponse:
         """Show all known streams."""
@@ -119,7 +125,7 @@ class _Page:
         if query not in (row.query_id for row in rows.value):
             of_dag = {each.query_id for each in every if each.uri == uri and each.dag_id in dags}
             if query in of_dag:
-                return self._unreadable(dataset, query, Look(error=_NOT_BEGUN))
+                return self._unreadable(dataset, query, CachedResult(error=_NOT_BEGUN))
             raise HTTPException(HTTPStatus.NOT_FOUND, _NOT_KNOWN)
         [look] = await self._streams.at([(dataset, query)])
         if look.value is None:
@@ -138,7 +144,9 @@ class _Page:
             charts=pictures(seen.table, seen.totals) if seen.table else (),
         )
 
-    def _unreadable(self, dataset: Known, query_id: str, look: Look[Any]) -> HTMLResponse:
+    def _unreadable(
+        self, dataset: RegisteredDataset, query_id: str, look: CachedResult[Any]
+    ) -> HTMLResponse:
         return self._show("unreadable.html", uri=dataset.uri, query_id=query_id, error=look.error)
 
     async def refusal(self, request: Request, error: Exception) -> HTMLResponse:

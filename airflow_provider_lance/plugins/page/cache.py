@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from airflow_provider_lance.exceptions import LanceStreamError
 
-__all__ = ["Look", "Looks"]
+__all__ = ["CachedResult", "ResultCache"]
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _FORGET = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look(Generic[V]):
+class CachedResult(Generic[V]):
     """How a look ended: a value, or why there is none. ``age`` is in seconds since its end."""
 
     value: V | None = None
@@ -37,11 +37,11 @@ class Look(Generic[V]):
 @dataclass(slots=True)
 class _Entry(Generic[V]):
     flight: Future[None] | None = None
-    newest: Look[V] | None = None
+    newest: CachedResult[V] | None = None
     ended: float = 0.0
 
 
-class Looks(Generic[K, V]):
+class ResultCache(Generic[K, V]):
     """One look at a time for each key; who asks meanwhile waits for the same one.
 
     :param look: blocking; what it raises becomes the look's ``error``.
@@ -62,7 +62,7 @@ class Looks(Generic[K, V]):
         self._entries: dict[K, _Entry[V]] = {}
         self._lock = threading.Lock()
 
-    async def at(self, keys: Iterable[K]) -> list[Look[V]]:
+    async def at(self, keys: Iterable[K]) -> list[CachedResult[V]]:
         """Return a look for each key, in order, within the patience for all of them together."""
         with self._lock:
             entries = [self._entry(key) for key in keys]
@@ -86,22 +86,26 @@ class Looks(Generic[K, V]):
         with self._lock:
             entry.newest, entry.ended, entry.flight = found, time.monotonic(), None
 
-    def _try(self, key: K) -> Look[V]:
+    def _try(self, key: K) -> CachedResult[V]:
         try:
-            return Look(self._look(key))
+            return CachedResult(self._look(key))
         except LanceStreamError as error:
-            return Look(error=f"{type(error).__name__}: {error}")
+            return CachedResult(error=f"{type(error).__name__}: {error}")
         except BaseException as error:  # a panic of pylance's is no Exception
             log.exception("Looking at a Lance stream failed: key=%r", key)
             seen = f"{type(error).__name__}: {error}"
-            return Look(error=f"{seen} (unexpected; the API server's log has the traceback)")
+            return CachedResult(
+                error=f"{seen} (unexpected; the API server's log has the traceback)"
+            )
 
-    def _result(self, entry: _Entry[V]) -> Look[V]:
+    def _result(self, entry: _Entry[V]) -> CachedResult[V]:
         age = time.monotonic() - entry.ended
         if entry.newest is not None and age < _STALE:
             return replace(entry.newest, age=age)
         waited = f"no answer within {self._patience:g} s"
-        return Look(error=f"{waited}; the look goes on, and the page shows it once it has ended")
+        return CachedResult(
+            error=f"{waited}; the look goes on, and the page shows it once it has ended"
+        )
 
     def _forget(self, now: float) -> None:
         old = [

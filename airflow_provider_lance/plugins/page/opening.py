@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_provider_lance.plugins.page.registry import Known
+from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 
 if TYPE_CHECKING:
     from airflow_provider_lance.protocol.dataset import LanceDatasetPort
@@ -17,14 +17,17 @@ __all__ = ["Opened", "open_known"]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A dataset at its newest version; ``reach`` is what a command needs to open it likewise."""
+    """A dataset at its newest version.
+
+    ``connection_arguments`` is what a command needs to open it in the same way.
+    """
 
     port: LanceDatasetPort
     storage_options: Mapping[str, str] = field(repr=False)
-    reach: str
+    connection_arguments: str
 
 
-def open_known(known: Known) -> Opened:
+def open_known(known: RegisteredDataset) -> Opened:
     """Open a known dataset.
 
     :raises SpecError: its connection is missing or cannot be read, or its name is relative.

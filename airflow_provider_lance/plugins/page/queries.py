@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from airflow_provider_lance.diagnostics.check import CheckReport, check
 from airflow_provider_lance.diagnostics.collect import find_queries
 from airflow_provider_lance.diagnostics.epochs import EpochTable, read_epochs
-from airflow_provider_lance.diagnostics.rules import judge_unreadable
+from airflow_provider_lance.diagnostics.rules import unreadable_finding
 from airflow_provider_lance.diagnostics.status import Status, take_status
 from airflow_provider_lance.exceptions import LanceStreamError, ProtocolVersionError
 from airflow_provider_lance.plugins.page.opening import Opened, open_known
-from airflow_provider_lance.plugins.page.registry import Known
+from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 from airflow_provider_lance.plugins.page.totals import fragment_totals
 
 __all__ = ["SHOWN", "Row", "Stream", "see_dataset", "see_stream"]
@@ -43,7 +43,7 @@ class Stream:
     totals: Mapping[int, int]
 
 
-def see_dataset(known: Known) -> tuple[Row, ...]:
+def see_dataset(known: RegisteredDataset) -> tuple[Row, ...]:
     """Look at every stream of a dataset.
 
     :raises LanceStreamError: the dataset cannot be read; a stream that cannot says so in its row.
@@ -58,24 +58,30 @@ def _row(opened: Opened, query_id: str) -> Row:
             opened.port,
             query_id,
             storage_options=opened.storage_options,
-            reach=opened.reach,
+            connection_arguments=opened.connection_arguments,
         )
     except ProtocolVersionError as error:
-        finding = judge_unreadable(query_id, error, opened.port.version)
+        finding = unreadable_finding(query_id, error, opened.port.version)
         return Row(query_id, error=f"{finding.code.value}: {finding.summary}")
     except LanceStreamError as error:
         return Row(query_id, error=f"{type(error).__name__}: {error}")
     return Row(query_id, status)
 
 
-def see_stream(known: Known, query_id: str) -> Stream:
+def see_stream(known: RegisteredDataset, query_id: str) -> Stream:
     """Check one stream as ``lance-stream check`` does, and read its newest epochs.
 
     :raises LanceStreamError: it cannot be read.
     """
     opened = open_known(known)
     port, options = opened.port, opened.storage_options
-    report = check(port, (query_id,), storage_options=options, reach=opened.reach, orphans=False)
+    report = check(
+        port,
+        (query_id,),
+        storage_options=options,
+        connection_arguments=opened.connection_arguments,
+        orphans=False,
+    )
     status = next(iter(report.statuses), None)
     if status is None:
         return Stream(report, None, None, {})

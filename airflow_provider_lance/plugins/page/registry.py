@@ -17,7 +17,7 @@ from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.links.stream import LanceStreamLink
 
 __all__ = [
-    "Known",
+    "RegisteredDataset",
     "dataset_uri",
     "find",
     "known_datasets",
@@ -34,7 +34,7 @@ _MOST = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RegisteredDataset:
     """A dataset that somebody registered, or that a task streams into.
 
     ``conn_id`` is ``None`` where nobody named a connection, and empty where none is wanted.
@@ -48,7 +48,7 @@ class Known:
     dag_id: str = field(default="", compare=False)
 
 
-def known_datasets() -> list[Known]:
+def known_datasets() -> list[RegisteredDataset]:
     """Return the datasets, at most 500 of each origin, each as often as it is known.
 
     It asks Airflow's database.
@@ -59,7 +59,7 @@ def known_datasets() -> list[Known]:
     return [*registered, *_assets(), *_of_tasks()]
 
 
-def _assets() -> list[Known]:
+def _assets() -> list[RegisteredDataset]:
     from airflow.models.asset import AssetModel
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -74,7 +74,7 @@ def _assets() -> list[Known]:
         return [of_asset(uri, extra) for uri, extra in session.execute(wanted)]
 
 
-def _of_tasks() -> list[Known]:
+def _of_tasks() -> list[RegisteredDataset]:
     """Return what tasks stream into: each by its newest run, and by those that are active."""
     from airflow.models.dag import DagModel
     from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
@@ -116,7 +116,7 @@ def _of_tasks() -> list[Known]:
     return [each for each in found if each]
 
 
-def of_task(dag_id: str, rendered: Mapping[str, Any]) -> Known | None:
+def of_task(dag_id: str, rendered: Mapping[str, Any]) -> RegisteredDataset | None:
     """Return the dataset of a task's rendered templates, ``None`` if they name none."""
     from airflow_provider_lance.hooks.lance import LanceHook
     from airflow_provider_lance.operators.specification import default_query_id
@@ -130,26 +130,28 @@ def of_task(dag_id: str, rendered: Mapping[str, Any]) -> Known | None:
     conn_id = conn_id if isinstance(conn_id, str) else ""
     with suppress(LanceStreamError):  # to open it says what is wrong
         uri = LanceHook(conn_id or None).resolve(uri)
-    return Known(uri, conn_id, query_id, dag_id)
+    return RegisteredDataset(uri, conn_id, query_id, dag_id)
 
 
-def of_asset(uri: str, extra: Mapping[str, Any] | None) -> Known:
+def of_asset(uri: str, extra: Mapping[str, Any] | None) -> RegisteredDataset:
     """Return the dataset of an asset of scheme ``lance``."""
     conn_id = (extra or {}).get(EXTRA)
-    return Known(dataset_uri(uri), conn_id if isinstance(conn_id, str) else None)
+    return RegisteredDataset(dataset_uri(uri), conn_id if isinstance(conn_id, str) else None)
 
 
-def of_config(text: str) -> list[Known]:
+def of_config(text: str) -> list[RegisteredDataset]:
     """Read ``uri`` or ``uri#conn_id``, comma separated; ``uri#`` means without a connection."""
     found = []
     for entry in text.split(","):
         uri, mark, conn_id = entry.strip().rpartition("#") if "#" in entry else (entry, "", "")
         if uri := uri.strip().rstrip("/"):
-            found.append(Known(uri, conn_id.strip() if mark else None))
+            found.append(RegisteredDataset(uri, conn_id.strip() if mark else None))
     return found
 
 
-def merge(*sources: Iterable[Known], dags: Collection[str] = ()) -> list[Known]:
+def merge(
+    *sources: Iterable[RegisteredDataset], dags: Collection[str] = ()
+) -> list[RegisteredDataset]:
     """Return each dataset once; one that names its connection stands for one that does not.
 
     :param dags: the DAGs that the viewer may read.
@@ -161,7 +163,9 @@ def merge(*sources: Iterable[Known], dags: Collection[str] = ()) -> list[Known]:
     return sorted(kept, key=lambda each: (each.uri, each.conn_id or ""))[:_MOST]
 
 
-def queries_of(uri: str, known: Iterable[Known], dags: Collection[str]) -> set[str] | None:
+def queries_of(
+    uri: str, known: Iterable[RegisteredDataset], dags: Collection[str]
+) -> set[str] | None:
     """Return which queries of a known dataset may be shown, ``None`` for all of them.
 
     Who knows a dataset only by DAGs sees what those DAGs stream.
@@ -172,7 +176,9 @@ def queries_of(uri: str, known: Iterable[Known], dags: Collection[str]) -> set[s
     return {each.query_id for each in named if each.dag_id in dags}
 
 
-def find(known: Iterable[Known], uri: str, conn_id: str | None) -> Known | None:
+def find(
+    known: Iterable[RegisteredDataset], uri: str, conn_id: str | None
+) -> RegisteredDataset | None:
     """Return the known dataset of exactly this name, of any connection if none is given."""
     fits = (
         each for each in known if each.uri == uri and (conn_id is None or conn_id == each.conn_id)

@@ -9,9 +9,9 @@ from enum import IntEnum
 from airflow_provider_lance.diagnostics.findings import Severity
 from airflow_provider_lance.diagnostics.status import Status
 from airflow_provider_lance.links.stream import stream_address
-from airflow_provider_lance.plugins.page.cache import Look
+from airflow_provider_lance.plugins.page.cache import CachedResult
 from airflow_provider_lance.plugins.page.queries import Row
-from airflow_provider_lance.plugins.page.registry import Known
+from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 
 __all__ = ["Line", "Tone", "list_streams", "tone_of"]
 
@@ -43,13 +43,15 @@ class Line:
     sentence: str = ""
 
 
-def list_streams(looks: Iterable[tuple[Known, Look[tuple[Row, ...]]]]) -> list[Line]:
+def list_streams(
+    looks: Iterable[tuple[RegisteredDataset, CachedResult[tuple[Row, ...]]]],
+) -> list[Line]:
     """Return the lines for what looks at the known datasets showed."""
     lines = [line for known, look in looks for line in _lines(known, look)]
     return sorted(lines, key=lambda line: (-line.tone, line.uri, line.query_id))
 
 
-def _lines(known: Known, look: Look[tuple[Row, ...]]) -> list[Line]:
+def _lines(known: RegisteredDataset, look: CachedResult[tuple[Row, ...]]) -> list[Line]:
     if look.value is None:
         sentence = f"cannot be read: {look.error}"
         return [Line(known.uri, Tone.BAD, look.age, sentence=sentence)]
@@ -59,7 +61,7 @@ def _lines(known: Known, look: Look[tuple[Row, ...]]) -> list[Line]:
     return [_line(known, look.age, row) for row in look.value]
 
 
-def _line(known: Known, age: float, row: Row) -> Line:
+def _line(known: RegisteredDataset, age: float, row: Row) -> Line:
     status, sentence = row.status, f"cannot be read: {row.error}"
     if status is not None:  # whose state has a column of its own
         sentence = status.sentence.removeprefix(f"{status.state}: ")

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_lance.supervision.heartbeat import Pulse
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from tests.support.supervised import heartbeat
 
 
 def test_reads_what_a_driver_writes() -> None:
     written = heartbeat(time="2026-01-01T12:00:30+00:00", busySince="2026-01-01T12:00:00+00:00")
     written["sink"]["committedAt"] = "2026-01-01T11:59:00+00:00"
-    assert Pulse.parse(written) == Pulse(
+    assert Heartbeat.parse(written) == Heartbeat(
         time="2026-01-01T12:00:30+00:00",
         state="running",
         token=1,
@@ -43,8 +43,8 @@ def test_reads_what_a_driver_writes() -> None:
     ],
 )
 def test_what_is_missing_or_of_another_form(document: dict[str, Any]) -> None:
-    pulse = Pulse.parse(document)
-    assert pulse == Pulse(time=pulse.time, state="")
+    heartbeat = Heartbeat.parse(document)
+    assert heartbeat == Heartbeat(time=heartbeat.time, state="")
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ def test_what_is_missing_or_of_another_form(document: dict[str, Any]) -> None:
     ids=["waits", "an older driver", "works", "in another zone", "clock set back", "no zone"],
 )
 def test_since_when_it_is_at_work(words: dict[str, Any], busy: float, idle: bool) -> None:
-    pulse = Pulse.parse({"time": "2026-01-01T12:00:00+00:00", "state": "running", **words})
-    assert (pulse.busy, pulse.idle) == (busy, idle)
+    heartbeat = Heartbeat.parse({"time": "2026-01-01T12:00:00+00:00", "state": "running", **words})
+    assert (heartbeat.busy, heartbeat.idle) == (busy, idle)
 
 
 def progress(*sources: Any) -> dict[str, Any]:
@@ -101,4 +101,4 @@ NEWEST, READ = {"t": {"0": 20, "1": 13}, "u": {"0": 5}}, {"t": {"0": 8, "1": 10}
     ],
 )
 def test_how_far_the_source_is_ahead(document: dict[str, Any], behind: float | None) -> None:
-    assert Pulse.parse(document).behind == behind
+    assert Heartbeat.parse(document).behind == behind

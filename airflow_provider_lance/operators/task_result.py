@@ -9,15 +9,15 @@ from airflow_provider_lance.exceptions import FencedError, TransientError, error
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary, report_location
 from airflow_provider_lance.supervision.health import StreamState
-from airflow_provider_lance.triggers.supervision_outcome import Verdict
+from airflow_provider_lance.triggers.supervision_outcome import SupervisionOutcome
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-__all__ = ["outcome"]
+__all__ = ["task_result"]
 
 
-def outcome(launch: Launch, verdict: Verdict, log: Logger) -> dict[str, Any]:
+def task_result(launch: Launch, outcome: SupervisionOutcome, log: Logger) -> dict[str, Any]:
     """Return a stream's summary, or raise what ended it.
 
     :raises LanceStreamError: what the driver's summary or its log names, as its own class.
@@ -25,30 +25,30 @@ def outcome(launch: Launch, verdict: Verdict, log: Logger) -> dict[str, Any]:
     :raises TransientError: the driver was lost, and was not to be started again.
     :raises AirflowTaskTimeout: the task's time was up, and the stream was asked to stop.
     """
-    if verdict.timed_out:
-        raise AirflowTaskTimeout(f"query {launch.query_id!r}: {verdict.reason}")
-    if verdict.ended is not None:
-        return _last_word(Summary.from_json(verdict.ended), verdict, log)
-    if verdict.state is StreamState.FENCED:
-        raise FencedError(f"query {launch.query_id!r}: {verdict.reason}")
-    if verdict.state is StreamState.STOPPED:
+    if outcome.timed_out:
+        raise AirflowTaskTimeout(f"query {launch.query_id!r}: {outcome.reason}")
+    if outcome.ended is not None:
+        return _last_word(Summary.from_json(outcome.ended), outcome, log)
+    if outcome.state is StreamState.FENCED:
+        raise FencedError(f"query {launch.query_id!r}: {outcome.reason}")
+    if outcome.state is StreamState.STOPPED:
         return {**_named(launch), "reason": EndReason.STOPPED.value, "released": False}
-    if verdict.state is StreamState.FINISHED:
+    if outcome.state is StreamState.FINISHED:
         return _unknown(launch, log)
-    if verdict.error:
+    if outcome.error:
         where = f" ({launch.where()})"
-        raise error_class(verdict.error)(f"query {launch.query_id!r}: {verdict.reason}{where}")
+        raise error_class(outcome.error)(f"query {launch.query_id!r}: {outcome.reason}{where}")
     raise TransientError(
-        f"query {launch.query_id!r} {verdict.state}: {verdict.reason} ({launch.where()}). "
+        f"query {launch.query_id!r} {outcome.state}: {outcome.reason} ({launch.where()}). "
         "A retry takes over safely: no epoch is lost or doubled"
     )
 
 
-def _last_word(summary: Summary, verdict: Verdict, log: Logger) -> dict[str, Any]:
+def _last_word(summary: Summary, outcome: SupervisionOutcome, log: Logger) -> dict[str, Any]:
     if summary.reason is EndReason.FAILED:
         known = error_class(summary.error or "")
         name = "" if known.__name__ == summary.error else f"{summary.error}: "
-        again = verdict.reason.partition("; not restarted again: ")[2]
+        again = outcome.reason.partition("; not restarted again: ")[2]
         raise known(f"{name}{summary.message}" + (f" ({again})" if again else ""))
     log.info(
         "Stream %s. epochs=%s rows=%s watermark=%s version=%s seconds=%.1f",
