@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from errno import EAGAIN, EMFILE, ENFILE, ENOENT, ENOMEM
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_provider_lance.drivers.launch_request import LaunchRequest, StopSettings
 from airflow_provider_lance.drivers.log_tail import last_lines
@@ -34,6 +34,14 @@ class LocalDriver:
     folder: str
     driver: ProcessIdentity
     keeper: ProcessIdentity
+
+    kind: ClassVar[str] = "process"
+    polls_remotely: ClassVar[bool] = False
+
+    @property
+    def is_here(self) -> bool:
+        """Tell whether it was started on this host, since its last boot."""
+        return self.driver.here
 
     def alive(self) -> bool | None:
         """Tell whether the driver runs; ``None`` where that cannot be seen from here."""
@@ -60,6 +68,18 @@ class LocalDriver:
         """Return what the driver ended with, negative for a signal; ``None`` if not noted."""
         document = RunDirectory.at(self.folder).read_exit()
         return document["status"] if document else None
+
+    def is_ending(self) -> bool:
+        """Tell whether the keeper of a driver that is gone has yet to note how it ended."""
+        return self.exit_status() is None and self.keeper.alive() is True
+
+    def log(self) -> Path | None:
+        """Return the driver's log, ``None`` if it is on another host."""
+        return RunDirectory.at(self.folder).driver_log if self.is_here else None
+
+    def where(self) -> str:
+        """Return its place in words."""
+        return f"pid {self.driver.pid} on {self.driver.host}, log in {self.folder}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the driver as JSON carries it."""

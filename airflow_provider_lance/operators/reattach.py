@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from airflow_provider_lance.backends.launch import Launch, same_task
 from airflow_provider_lance.drivers.local import find
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
-from airflow_provider_lance.hooks.drivers import Launch, same_task
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.protocol.codec import decode_query

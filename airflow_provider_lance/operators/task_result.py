@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.compat import AirflowTaskTimeout
 from airflow_provider_lance.exceptions import FencedError, TransientError, error_class
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary, report_location
 from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.triggers.supervision_outcome import SupervisionOutcome

@@ -8,11 +8,9 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_provider_lance.drivers.local import LocalDriver
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.log_tail import LogTail, last_lines
-from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.decoding import moment
 from airflow_provider_lance.protocol.option_parsers import travelled
@@ -210,9 +208,8 @@ class SupervisionLoop:
             self._log.info("driver | %s", line)
 
     def _show_last_lines(self) -> None:
-        driver = self.order.launch.driver
-        if isinstance(driver, LocalDriver) and driver.driver.here:
-            for line in last_lines(RunDirectory.at(driver.folder).driver_log, _LAST_LINES):
+        if log := self.order.launch.log():
+            for line in last_lines(log, _LAST_LINES):
                 self._log.info("driver.log ends | %s", line)
 
     def _show(self, health: Health) -> None:
@@ -271,8 +268,5 @@ class SupervisionLoop:
 
 
 def _tail(launch: Launch, *, from_end: bool) -> LogTail | None:
-    driver = launch.driver
-    if not isinstance(driver, LocalDriver) or not driver.driver.here:
-        return None
-    log = RunDirectory.at(driver.folder).driver_log
-    return LogTail(log, _LINES, from_end=from_end, keep=Warnings())
+    log = launch.log()
+    return LogTail(log, _LINES, from_end=from_end, keep=Warnings()) if log else None

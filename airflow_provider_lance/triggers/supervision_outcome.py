@@ -8,8 +8,8 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Self
 
+from airflow_provider_lance.backends.launch import same_task
 from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN
-from airflow_provider_lance.hooks.drivers import same_task
 from airflow_provider_lance.protocol.decoding import Reader, one_of, whole_text
 from airflow_provider_lance.protocol.option_parsers import travelled
 from airflow_provider_lance.supervision.driver_reports import Summary

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
+from airflow_provider_lance.backends.launch import same_task
 from airflow_provider_lance.diagnostics.collect_drivers import with_owner
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
-from airflow_provider_lance.hooks.drivers import same_task
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.decoding import Reader, moment, plain_text

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.hooks.drivers import Launch
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.protocol.codec import decode_query, decode_stamp, key

@@ -23,11 +23,11 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers import local as launch_module
 from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import LanceStreamError, TransientError
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.operators import run as run_module
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.protocol.checkpoint import Checkpoint

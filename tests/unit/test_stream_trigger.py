@@ -24,9 +24,10 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.decoders import smart_decode_trigger_kwargs
 
+from airflow_provider_lance.backends.cluster import ClusterDriver
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.launch_request import StopSettings
 from airflow_provider_lance.drivers.local import LocalDriver
-from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.protocol.model import StopNote
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Limits, StreamState
