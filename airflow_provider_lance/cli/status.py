@@ -6,10 +6,9 @@ from argparse import Namespace
 from collections.abc import Iterable
 
 from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.finding_lines import troubles
 from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.target import Target, open_target
-from airflow_provider_lance.cli.text import ago, span, whole
+from airflow_provider_lance.cli.text import ago, span, troubles, whole
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.status import UNKNOWN, Status, take_status
 

@@ -1,10 +1,14 @@
-"""Text for a terminal: nothing in it may steer the terminal, whoever wrote it."""
+"""Text for a terminal; nothing in it can steer the terminal, of any origin."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-__all__ = ["ago", "harmless", "size", "span", "whole"]
+from airflow_provider_lance.cli.output import SEVERITY_STYLES
+from airflow_provider_lance.diagnostics.findings import Finding, Severity
+
+__all__ = ["ago", "harmless", "size", "span", "troubles", "whole"]
 
 
 def harmless(text: object) -> str:
@@ -55,3 +59,14 @@ def ago(moment: str | None) -> str:
         return f"{moment} ({span((datetime.now(UTC) - then).total_seconds())} ago)"
     except (ValueError, TypeError):
         return moment
+
+
+def troubles(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
+    """Yield lines with their styles, for each finding that needs somebody."""
+    for finding in findings:
+        if finding.severity < Severity.WARNING:
+            continue
+        label = finding.severity.label
+        yield f"{finding.code} {label}: {finding.summary}", SEVERITY_STYLES[label]
+        if finding.command:
+            yield f"  {finding.command}", "bold"

@@ -10,9 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_provider_lance.diagnostics.durations import Durations, read_durations
-from airflow_provider_lance.diagnostics.offsets import EpochLogs, Offsets
-from airflow_provider_lance.diagnostics.transactions import Kind, kind_of
+from airflow_provider_lance.diagnostics.epoch_sources import (
+    Durations,
+    EpochLogs,
+    Kind,
+    Offsets,
+    kind_of,
+    read_durations,
+)
 from airflow_provider_lance.exceptions import (
     CheckpointCorruptError,
     CheckpointMismatchError,

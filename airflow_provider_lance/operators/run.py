@@ -16,7 +16,6 @@ from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
 from airflow_provider_lance.links.spark_ui import SparkUILink, spark_ui_url
 from airflow_provider_lance.links.stream import LanceStreamLink, stream_url
-from airflow_provider_lance.operators.events import emit_events
 from airflow_provider_lance.operators.lineage import StreamResult, is_wanted
 from airflow_provider_lance.operators.reattach import (
     find_launch,
@@ -25,7 +24,7 @@ from airflow_provider_lance.operators.reattach import (
     refuse_query_of_another,
 )
 from airflow_provider_lance.operators.specification import fingerprint
-from airflow_provider_lance.operators.task_result import task_result
+from airflow_provider_lance.operators.task_result import emit_events, task_result
 from airflow_provider_lance.operators.task_state import DriverTaskState, task_key
 from airflow_provider_lance.operators.turn import refuse_to_wait, turn_of
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec
@@ -40,8 +39,7 @@ from airflow_provider_lance.triggers.supervision_outcome import (
     SupervisionOutcome,
 )
 from airflow_provider_lance.triggers.supervisor import Supervisor
-from airflow_provider_lance.triggers.turn import LanceTurnTrigger
-from airflow_provider_lance.triggers.turns import Turn, take_turn
+from airflow_provider_lance.triggers.turns import LanceTurnTrigger, Turn, take_turn
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -34,10 +34,14 @@ from airflow_provider_lance.spark.active_query import (
 )
 from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_seconds
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
-from airflow_provider_lance.spark.fencing_wait import wait_for_end
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
-from airflow_provider_lance.spark.start import classic_session, driver_of, refuse_trigger
+from airflow_provider_lance.spark.start import (
+    classic_session,
+    driver_of,
+    refuse_trigger,
+    wait_for_end,
+)
 from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask

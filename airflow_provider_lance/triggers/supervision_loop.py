@@ -16,8 +16,7 @@ from airflow_provider_lance.protocol.decoding import moment
 from airflow_provider_lance.protocol.option_parsers import travelled
 from airflow_provider_lance.supervision.health import Health, Limits, StreamState
 from airflow_provider_lance.supervision.restart_policy import RestartHistory, RestartPolicy
-from airflow_provider_lance.triggers.metrics import count_restart, gauge_progress
-from airflow_provider_lance.triggers.progress import EpochLines
+from airflow_provider_lance.triggers.progress import EpochLines, count_restart, gauge_progress
 from airflow_provider_lance.triggers.stopping import ask_to_stop
 from airflow_provider_lance.triggers.supervision_outcome import (
     Action,

@@ -9,10 +9,13 @@ outlived its task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_lance.backends.launch import same_task
 from airflow_provider_lance.diagnostics.collect_drivers import with_owner
@@ -23,8 +26,9 @@ from airflow_provider_lance.protocol.decoding import Reader, moment, plain_text
 from airflow_provider_lance.protocol.model import OwnerState
 from airflow_provider_lance.protocol.option_parsers import travelled
 from airflow_provider_lance.supervision.driver_reports import report_location
+from airflow_provider_lance.triggers.threads import Pool, in_thread
 
-__all__ = ["XCOM_KEY", "Turn", "take_turn"]
+__all__ = ["XCOM_KEY", "LanceTurnTrigger", "Turn", "take_turn"]
 
 XCOM_KEY = "lance_turn"
 """Where a run keeps its note; Airflow removes it when a new try starts."""
@@ -216,3 +220,39 @@ def _parts(launched_by: str) -> tuple[str, str, str, int]:
 
 def _seconds_since(moment: str) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
+
+
+class LanceTurnTrigger(BaseTrigger):
+    """
+    Fire once no other run that was seen streams the query, or the wait has lasted too long.
+
+    The event is ``{"turn"}``; the task looks once more before it launches a driver.
+
+    :param turn: Whose turn it is to be, as :meth:`.Turn.to_json` makes it.
+    """
+
+    def __init__(self, *, turn: dict[str, Any]) -> None:
+        super().__init__()
+        self.turn = turn
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"turn": self.turn}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        turn, trouble = Turn.from_json(self.turn), ""
+        while not (turn.is_over or turn.is_too_long):
+            await asyncio.sleep(turn.poll_interval)
+            try:
+                # A new hook each time: its credentials may have been replaced meanwhile.
+                whom = await in_thread(Pool.LOOKS, turn.look, LanceHook(turn.lance_conn_id))
+            except Exception as error:  # whatever it is, to wait on does no harm
+                if str(error) != trouble:
+                    self.log.warning("Cannot tell whose turn it is; asking again. error=%s", error)
+                trouble = str(error)
+                continue
+            if not whom:
+                break
+            if whom != turn.waits_for:
+                self.log.info("Waiting for %s.", whom)
+            turn = turn.waiting_for(whom)
+        yield TriggerEvent({"turn": turn.to_json()})

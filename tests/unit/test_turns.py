@@ -23,8 +23,7 @@ from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
-from airflow_provider_lance.triggers.turn import LanceTurnTrigger
-from airflow_provider_lance.triggers.turns import XCOM_KEY, Turn, take_turn
+from airflow_provider_lance.triggers.turns import XCOM_KEY, LanceTurnTrigger, Turn, take_turn
 from tests.support.processes import wait_for
 from tests.support.supervised import QUERY, Supervised, here
 from tests.support.turns import Noting, OtherRuns
