@@ -18,7 +18,6 @@ from airflow_provider_lance.protocol.model import (
     Owner,
     OwnerState,
     QueryState,
-    StopNote,
     Watermark,
 )
 from airflow_provider_lance.protocol.stop_requests import standing_request
@@ -133,13 +132,17 @@ def health_of(
     if chosen is None:
         return None
     if owner and owner.state is OwnerState.RELEASED and _released_since(chosen, owner, tolerance):
-        return Health(StreamState.STOPPED, f"released at {owner.time}, {_mark(watermark)}")
+        return Health(
+            StreamState.STOPPED, f"released at {owner.time}, {_watermark_text(watermark)}"
+        )
     unheard = chosen.summary is None and chosen.heartbeat is None and chosen.alive is None
     if owner and unheard and chosen.is_of(owner.driver):
         age = seconds_since(watermark.committed_at, now)
         if age is None or age >= tolerance.silence:
             return None
-        return Health(StreamState.RUNNING, f"{_mark(watermark)}; its driver cannot be seen")
+        return Health(
+            StreamState.RUNNING, f"{_watermark_text(watermark)}; its driver cannot be seen"
+        )
     since = _launched_at(chosen, state)
     note = standing_request(state)
     observation = DriverObservation(
@@ -153,7 +156,7 @@ def health_of(
         summary=chosen.summary,
         checkpoint=checkpoint,
         owner=owner,
-        stop_note=note if _means(note, chosen) else None,
+        stop_note=note if note and note.means(chosen.launch_id, chosen.token) else None,
     )
     return evaluate(observation, Limits(tolerance.start, tolerance.silence, tolerance.stall))
 
@@ -182,13 +185,7 @@ def _released_since(chosen: DriverSeen, owner: Owner, tolerance: Tolerance) -> b
     return lost and is_later(owner.time, ended)
 
 
-def _means(note: StopNote | None, seen: DriverSeen) -> bool:
-    if note is None:
-        return False
-    return note.launch_id == seen.launch_id if note.launch_id else note.token == seen.token
-
-
-def _mark(watermark: Watermark) -> str:
+def _watermark_text(watermark: Watermark) -> str:
     return f"watermark {watermark.epoch}" if watermark.epoch >= 0 else "no epoch yet"
 
 

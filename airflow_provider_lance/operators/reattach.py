@@ -124,10 +124,8 @@ def recheck_before_restart(
 def _request_to(state: QueryState, launch_id: str) -> StopNote | None:
     """Return the stop request that stands, if it means this launch."""
     note, owner = standing_request(state), state.owner
-    if note is None or note.launch_id:
-        return note if note and note.launch_id == launch_id else None
-    held = owner is not None and owner.driver.launch_id == launch_id
-    return note if held and owner and note.token == owner.token else None
+    held = owner.token if owner and owner.driver.launch_id == launch_id else None
+    return note if note and note.means(launch_id, held) else None
 
 
 def _owned_by_another(state: QueryState, launch: Launch) -> str:

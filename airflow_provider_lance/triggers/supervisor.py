@@ -198,14 +198,8 @@ class Supervisor:
         except (DatasetNotFoundError, ProtocolVersionError):
             return None, None
         note = standing_request(state)
-        return state.owner, note if self._means_us(note) else None
-
-    def _means_us(self, note: StopNote | None) -> bool:
-        if note is None:
-            return False
-        if note.launch_id:
-            return note.launch_id == self.launch.launch_id
-        return self.heartbeat is not None and note.token == self.heartbeat.token
+        token = self.heartbeat.token if self.heartbeat else None
+        return state.owner, note if note and note.means(self.launch.launch_id, token) else None
 
 
 def _age(launched_at: str) -> float:
