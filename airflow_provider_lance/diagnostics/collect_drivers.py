@@ -31,7 +31,6 @@ from airflow_provider_lance.supervision.driver_reports import (
 from airflow_provider_lance.supervision.health import (
     DriverObservation,
     Health,
-    Limits,
     StreamState,
     evaluate,
 )
@@ -132,17 +131,13 @@ def health_of(
     if chosen is None:
         return None
     if owner and owner.state is OwnerState.RELEASED and _released_since(chosen, owner, tolerance):
-        return Health(
-            StreamState.STOPPED, f"released at {owner.time}, {_watermark_text(watermark)}"
-        )
+        return Health(StreamState.STOPPED, f"released at {owner.time}, {_reached(watermark)}")
     unheard = chosen.summary is None and chosen.heartbeat is None and chosen.alive is None
     if owner and unheard and chosen.is_of(owner.driver):
         age = seconds_since(watermark.committed_at, now)
         if age is None or age >= tolerance.silence:
             return None
-        return Health(
-            StreamState.RUNNING, f"{_watermark_text(watermark)}; its driver cannot be seen"
-        )
+        return Health(StreamState.RUNNING, f"{_reached(watermark)}; its driver cannot be seen")
     since = _launched_at(chosen, state)
     note = standing_request(state)
     observation = DriverObservation(
@@ -158,7 +153,7 @@ def health_of(
         owner=owner,
         stop_note=note if note and note.means(chosen.launch_id, chosen.token) else None,
     )
-    return evaluate(observation, Limits(tolerance.start, tolerance.silence, tolerance.stall))
+    return evaluate(observation, tolerance)
 
 
 def _chosen(
@@ -185,7 +180,7 @@ def _released_since(chosen: DriverSeen, owner: Owner, tolerance: Tolerance) -> b
     return lost and is_later(owner.time, ended)
 
 
-def _watermark_text(watermark: Watermark) -> str:
+def _reached(watermark: Watermark) -> str:
     return f"watermark {watermark.epoch}" if watermark.epoch >= 0 else "no epoch yet"
 
 
