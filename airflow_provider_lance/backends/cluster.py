@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_provider_lance.backends.base import Polled
 from airflow_provider_lance.backends.kubernetes import Kubernetes
 from airflow_provider_lance.backends.yarn import Yarn
-from airflow_provider_lance.protocol.option_parsers import travelled
+from airflow_provider_lance.protocol.decoding import Reader
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -20,8 +21,14 @@ __all__ = ["CLUSTER_MANAGERS", "ClusterDriver"]
 CLUSTER_MANAGERS = {each.name: each for each in (Yarn(), Kubernetes())}
 
 
+def _manager(name: object) -> str:
+    if name not in CLUSTER_MANAGERS:
+        raise ValueError(f"one of {sorted(CLUSTER_MANAGERS)}")
+    return str(name)
+
+
 @dataclass(frozen=True, slots=True)
-class ClusterDriver:
+class ClusterDriver(JsonRecord):
     """A driver in a cluster that is asked about through the cluster's own API.
 
     ``manager`` is one of :data:`CLUSTER_MANAGERS`; ``name`` the application id or the pod's name.
@@ -35,6 +42,9 @@ class ClusterDriver:
     kind: ClassVar[str] = "cluster"
     polls_remotely: ClassVar[bool] = True
     is_here: ClassVar[bool] = False
+
+    json_name = "a driver in a cluster"
+    json_readers: ClassVar[Mapping[str, Reader]] = {"manager": _manager}
 
     def __str__(self) -> str:
         place = f" in namespace {self.namespace}" if self.namespace else ""
@@ -76,18 +86,6 @@ class ClusterDriver:
         """Return its place in words."""
         return str(self)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` made.
-
-        :raises SpecError: it is something else.
-        """
-        return cls(**travelled(cls, given, "a driver in a cluster", {"manager": _manager}))
-
     def _poll(self) -> Polled | None:
         try:
             return CLUSTER_MANAGERS[self.manager].poll(self._hook(), self.name, self.namespace)
@@ -102,9 +100,3 @@ class ClusterDriver:
             deploy_mode="cluster",
             yarn_track_via_rm_api=self.manager == Yarn.name,
         )
-
-
-def _manager(name: object) -> str:
-    if name not in CLUSTER_MANAGERS:
-        raise ValueError(f"one of {sorted(CLUSTER_MANAGERS)}")
-    return str(name)

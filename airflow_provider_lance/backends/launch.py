@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from airflow_provider_lance.backends.base import Driver
 from airflow_provider_lance.backends.cluster import ClusterDriver
 from airflow_provider_lance.drivers.local import LocalDriver
-from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.protocol.decoding import Reader, moment, shown
-from airflow_provider_lance.protocol.option_parsers import travelled
+from airflow_provider_lance.protocol.decoding import Reader, moment
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 
 __all__ = ["Launch", "same_task"]
 
@@ -20,7 +19,7 @@ _DRIVERS = (LocalDriver, ClusterDriver)
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(JsonRecord):
     """One launch of one query: whose it is, and where its driver can be found.
 
     ``driver`` is ``None`` where nobody but the heartbeat can tell of it. ``fingerprint`` is equal
@@ -35,6 +34,9 @@ class Launch:
     launched_by: str = ""
     fingerprint: str = ""
     driver: Driver | None = None
+
+    json_name = "a launch"
+    json_readers: ClassVar[Mapping[str, Reader]] = {"launched_at": moment}
 
     def alive(self) -> bool | None:
         """Tell whether the driver's process is there; ``None`` where that cannot be told."""
@@ -80,45 +82,21 @@ class Launch:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, for a trigger's arguments and Airflow's task state."""
-        return {
-            "launchId": self.launch_id,
-            "queryId": self.query_id,
-            "uri": self.uri,
-            "checkpointLocation": self.checkpoint_location,
-            "launchedAt": self.launched_at,
-            "launchedBy": self.launched_by,
-            "fingerprint": self.fingerprint,
-            **({self.driver.kind: self.driver.to_json()} if self.driver else {}),
-        }
+        document = JsonRecord.to_json(self)
+        del document["driver"]
+        return document | ({self.driver.kind: self.driver.to_json()} if self.driver else {})
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
+    def read_json(cls, given: object) -> Self:
         """Read what :meth:`to_json` made.
 
-        :raises SpecError: it is something else.
+        :raises ValueError: a part is missing or has another form.
         """
-        named = {_JSON_NAMES.get(name, name): value for name, value in _items(given)}
-        driver: Driver | None = None
+        read = cls(**cls.read_arguments(given))
         for kind in _DRIVERS:
-            if known := named.get(kind.kind):
-                driver = kind.from_json(known)
-        readers: dict[str, Reader] = {"launched_at": moment, "driver": lambda found: found}
-        return cls(**travelled(cls, named | {"driver": driver}, "a launch", readers))
-
-
-_JSON_NAMES = {
-    "launchId": "launch_id",
-    "queryId": "query_id",
-    "checkpointLocation": "checkpoint_location",
-    "launchedAt": "launched_at",
-    "launchedBy": "launched_by",
-}
-
-
-def _items(given: object) -> list[tuple[Any, Any]]:
-    if isinstance(given, Mapping):
-        return list(given.items())
-    raise SpecError(f"a launch must be a mapping, got {shown(given)}")
+            if isinstance(given, Mapping) and (known := given.get(kind.kind)):
+                read = replace(read, driver=kind.read_json(known))
+        return read
 
 
 def same_task(one: str, other: str) -> bool:

@@ -76,7 +76,7 @@ def _is_of(seen: DriverSeen, query_id: str) -> bool:
 def _process(document: Mapping[str, Any]) -> ProcessIdentity | None:
     driver = document.get("driver")
     try:
-        return ProcessIdentity.from_json(driver) if isinstance(driver, Mapping) else None
+        return ProcessIdentity.read_json(driver) if isinstance(driver, Mapping) else None
     except (KeyError, TypeError, ValueError):
         return None
 

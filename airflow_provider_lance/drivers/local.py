@@ -17,7 +17,7 @@ from airflow_provider_lance.drivers.launch_request import LaunchRequest, StopSet
 from airflow_provider_lance.drivers.log_tail import last_lines
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import SpecError, TransientError
-from airflow_provider_lance.protocol.option_parsers import travelled
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["LocalDriver", "StopSettings", "find", "launch"]
@@ -28,7 +28,7 @@ _SHORT = (EAGAIN, EMFILE, ENFILE, ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
-class LocalDriver:
+class LocalDriver(JsonRecord):
     """A driver that was started on some host: its folder there, itself and its keeper."""
 
     folder: str
@@ -37,6 +37,8 @@ class LocalDriver:
 
     kind: ClassVar[str] = "process"
     polls_remotely: ClassVar[bool] = False
+
+    json_name = "a driver on a host"
 
     @property
     def is_here(self) -> bool:
@@ -80,24 +82,6 @@ class LocalDriver:
     def where(self) -> str:
         """Return its place in words."""
         return f"pid {self.driver.pid} on {self.driver.host}, log in {self.folder}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the driver as JSON carries it."""
-        return {
-            "folder": self.folder,
-            "driver": self.driver.to_json(),
-            "keeper": self.keeper.to_json(),
-        }
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> LocalDriver:
-        """Read what :meth:`to_json` made.
-
-        :raises SpecError: it is something else.
-        """
-        process = ProcessIdentity.from_json
-        readers = {"driver": process, "keeper": process}
-        return cls(**travelled(cls, document, "a driver on a host", readers))
 
 
 def launch(
@@ -227,4 +211,4 @@ def _give_up(folder: RunDirectory) -> None:
     document = folder.read_driver() or {}
     if "driver" in document:
         with suppress(ValueError):
-            ProcessIdentity.from_json(document["driver"]).kill()
+            ProcessIdentity.read_json(document["driver"]).kill()

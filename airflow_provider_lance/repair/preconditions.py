@@ -201,7 +201,7 @@ def gap_error(
 ) -> HistoryGapError:
     """Return the error for a watermark that is not proven."""
     query = state.query_id
-    how = {"uri": port.uri, "query": query, "reach": connection_arguments}
+    how = {"uri": port.uri, "query": query, "connection_arguments": connection_arguments}
     seen = (
         f"{mark.missing or 'some'} of the versions of {port.uri} after {state.folded_version} were "
         f"cleaned up, so epoch {mark.epoch} is only a lower bound of query {query!r}'s watermark"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
-from airflow_provider_lance.maintenance.dataset_metrics import camel
 from airflow_provider_lance.protocol.codec import (
     encode_owner,
     encode_stop,
     fold_updates,
     key,
 )
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
     Driver,
@@ -40,7 +39,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class Write(JsonRecord):
     """One new version of the dataset; none of these touches a row.
 
     ``config`` is what it sets, ``None`` for what it removes; a barrier sets nothing. ``version`` is
@@ -53,7 +52,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class RepairResult:
+class RepairResult(JsonRecord):
     """The result: whether anything was written, and how the query stands now.
 
     With ``dry_run`` nothing was, and ``writes`` says what would be; ``version``, ``watermark``,
@@ -73,11 +72,6 @@ class RepairResult:
     dry_run: bool = False
     writes: tuple[Write, ...] = ()
     moves: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values under camelCase names."""
-        document = {camel(name): value for name, value in asdict(self).items()}
-        return document | {"action": self.action.value, "writes": [asdict(w) for w in self.writes]}
 
 
 def planned_writes(

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -23,8 +23,8 @@ from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.decoding import Reader, moment, plain_text
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import OwnerState
-from airflow_provider_lance.protocol.option_parsers import travelled
 from airflow_provider_lance.supervision.driver_reports import report_location
 from airflow_provider_lance.triggers.threads import Pool, in_thread
 
@@ -40,7 +40,7 @@ _LONGEST_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(JsonRecord):
     """One run's place among the runs of its task; travels as JSON.
 
     ``task_key`` is the task try's ``launchedBy`` text; ``rank`` its logical date, or when it was to
@@ -62,6 +62,9 @@ class Turn:
     others: tuple[str, ...] = ()
     waits_for: str = ""
     since: str | None = None
+
+    json_name = "a turn"
+    json_readers: ClassVar[Mapping[str, Reader]] = {"deadline": moment, "since": moment}
 
     @property
     def is_over(self) -> bool:
@@ -109,19 +112,6 @@ class Turn:
         if whom and whom == self.waits_for:
             return self
         return replace(self, waits_for=whom, since=datetime.now(UTC).isoformat() if whom else None)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, for a trigger's keyword arguments."""
-        return asdict(self) | {"others": list(self.others)}
-
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` made.
-
-        :raises SpecError: it is something else.
-        """
-        readers: dict[str, Reader] = {"deadline": moment, "since": moment, "others": _texts}
-        return cls(**travelled(cls, given, "a turn", readers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -432,7 +432,7 @@ def test_the_trigger_gives_up(changes: dict[str, int], runs: OtherRuns, hook: La
     assert fired.is_over or fired.is_too_long
 
 
-@pytest.mark.parametrize("changes", [{"others": "text"}, {"task_key": 7}, {"since": "soon"}])
+@pytest.mark.parametrize("changes", [{"others": "text"}, {"taskKey": 7}, {"since": "soon"}])
 def test_a_turn_of_another_form_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="a turn must be"):
         Turn.from_json(turn().to_json() | changes)
