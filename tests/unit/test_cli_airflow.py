@@ -79,8 +79,8 @@ print(sorted(set(sys.modules) - before - {"airflow_provider_lance"}))
         [
             "airflow_provider_lance.cli",
             "airflow_provider_lance.cli.airflow",
-            "airflow_provider_lance.cli.commands",
             "airflow_provider_lance.cli.command_spec",
+            "airflow_provider_lance.cli.commands",
         ]
     )
 
