@@ -21,6 +21,7 @@ from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query, query_ids
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
 from airflow_provider_lance.protocol.files import ArrowFiles, open_files
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS
 from airflow_provider_lance.protocol.port import Configure
 
 __all__ = ["Probe", "diagnose_store", "try_commits"]
@@ -147,7 +148,7 @@ def _make(place: str, storage_options: Mapping[str, str]) -> LanceDatasetPort:
             storage_options=dict(storage_options) or None,
             session=lance_session(),
         )
-    except (OSError, ValueError) as error:
+    except LANCE_ERRORS as error:
         first = str(error).splitlines()[0]
         raise StorageUnavailableError(f"cannot make {place}: {first}") from error
     return open_dataset(place, storage_options)

@@ -19,7 +19,7 @@ from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.text import harmless
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.protocol.panics import named_panics
+from airflow_provider_lance.protocol.lance_errors import named_panics
 
 __all__ = ["build_parser", "main", "run"]
 

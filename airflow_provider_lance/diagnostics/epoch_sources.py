@@ -20,6 +20,7 @@ from airflow_provider_lance.protocol.checkpoint import (
 )
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.files import Files, open_files
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, report_location
 
@@ -162,6 +163,6 @@ def _operation(port: DatasetPort, version: int) -> Any:
         if "RewrittenIndex" in str(error):
             raise _UnreadableCompactionError from error
         raise
-    except (ValueError, OSError):
+    except LANCE_ERRORS:
         return None  # cleaned up since its properties were read
     return transaction.operation if transaction else None

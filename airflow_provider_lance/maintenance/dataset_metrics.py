@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_provider_lance.maintenance.versions import list_versions
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort, read_error
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.json_codec import JsonRecord
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
 
 __all__ = ["DatasetMetrics", "camel", "measure", "uncovered_rows"]
 
@@ -80,7 +81,7 @@ def uncovered_rows(port: LanceDatasetPort) -> dict[str, int]:
             for name in sorted(found)
             if not name.startswith("__")
         }
-    except (OSError, ValueError, RuntimeError) as error:
+    except LANCE_ERRORS as error:
         port.latest()  # raises if it is the dataset that is gone
         raise read_error(port.uri, error) from error
 

@@ -20,13 +20,13 @@ from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.failpoints import Failpoint
+from airflow_provider_lance.protocol.lance_errors import named_panics
 from airflow_provider_lance.protocol.model import (
     EndOffsets,
     Epoch,
     OutputMode,
     utc_now,
 )
-from airflow_provider_lance.protocol.panics import named_panics
 from airflow_provider_lance.spark.active_query import (
     ActiveQuery,
     find_active_query,
