@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from airflow_provider_lance.cli.output import SEVERITY_STYLES
 from airflow_provider_lance.diagnostics import formatting
-from airflow_provider_lance.diagnostics.findings import Finding, Severity
 
-__all__ = ["ago", "harmless", "size", "span", "troubles", "whole"]
+__all__ = ["ago", "harmless", "size", "span", "whole"]
 
 
 def harmless(text: object) -> str:
@@ -44,14 +41,3 @@ def ago(moment: str | None) -> str:
         return "-"
     since = formatting.ago(moment, datetime.now(UTC))
     return f"{moment} ({since})" if since else moment
-
-
-def troubles(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
-    """Yield lines with their styles, for each finding that needs somebody."""
-    for finding in findings:
-        if finding.severity < Severity.WARNING:
-            continue
-        label = finding.severity.label
-        yield f"{finding.code} {label}: {finding.summary}", SEVERITY_STYLES[label]
-        if finding.command:
-            yield f"  {finding.command}", "bold"
