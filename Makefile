@@ -27,9 +27,20 @@ setup: venv java ## prepare everything: uv, .venv, Java; instant when nothing ch
 demo: setup ## run the demo
 	@$(WITH_JAVA) $(BIN)/python -m tests.system.demo
 
+# A worker a core; one file stays with one worker, since its tests share servers and Spark sessions.
+PYTEST = $(WITH_JAVA) $(BIN)/pytest --numprocesses 2 --dist loadfile --durations 10
+
 .PHONY: test
-test: setup check ## run the checks, then all tests
-	$(WITH_JAVA) $(BIN)/pytest
+test: setup check ## run the checks, then the tests that guard exactness: 10 minutes on two cores
+	$(PYTEST) -m 'not slow and not system'
+
+.PHONY: test-all
+test-all: test ## run `make test`, then all other tests but those of `make system`
+	$(PYTEST) -m 'slow and not system'
+
+.PHONY: coverage
+coverage: setup ## run the tests of `make test` and list the lines and branches that none reaches
+	$(PYTEST) -m 'not slow and not system' --cov airflow_provider_lance --cov-branch --cov-report term-missing:skip-covered
 
 .PHONY: system
 system: setup ## run the system tests of supervision: a real Airflow, its processes killed

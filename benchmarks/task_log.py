@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_lance.hooks.drivers import Launch
+from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends.submit import plan_launch, start_driver
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.operators.launching import plan_launch, start_driver
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig, SupervisionLoop
 

@@ -3,8 +3,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
+
+# Each worker of pytest-xdist has an Airflow of its own: its first import writes a configuration.
+if worker := os.environ.get("PYTEST_XDIST_WORKER"):
+    home = os.environ.get("AIRFLOW_HOME") or tempfile.mkdtemp(prefix="airflow-home-")
+    os.environ["AIRFLOW_HOME"] = os.path.join(home, worker)
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 
 __all__ = ["Diagnosis", "Level"]
 
@@ -22,14 +23,10 @@ class Level(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(JsonRecord):
     """What was looked at, how it looks, what was seen, and what to do about it."""
 
     name: str
     level: Level
     seen: str
     advice: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self) | {"level": self.level.value}

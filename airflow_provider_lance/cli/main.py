@@ -6,19 +6,22 @@ import importlib
 import logging
 import sys
 import traceback
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
+from typing import Any
 
+from airflow_provider_lance import __version__
+from airflow_provider_lance.cli.command_spec import Command
+from airflow_provider_lance.cli.commands import ABOUT, COMMANDS, TITLE
 from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.output import Output
-from airflow_provider_lance.cli.parser import build_parser
 from airflow_provider_lance.cli.text import harmless
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.protocol.panics import named_panics
+from airflow_provider_lance.protocol.lance_errors import named_panics
 
-__all__ = ["main", "run"]
+__all__ = ["build_parser", "main", "run"]
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -75,3 +78,26 @@ def _logging(debug: bool) -> Iterator[None]:
         log.removeHandler(handler)
         log.setLevel(before[0])
         log.propagate = before[1]
+
+
+def build_parser() -> ArgumentParser:
+    """Return the parser; what it reads names in ``run`` the function that does it."""
+    parser = ArgumentParser("lance-stream", description=f"{TITLE}.", epilog=ABOUT)
+    parser.add_argument("--version", action="version", version=f"lance-stream {__version__}")
+    _add(parser, COMMANDS)
+    return parser
+
+
+def _add(parser: ArgumentParser, commands: tuple[Command, ...]) -> None:
+    group: Any = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in commands:
+        about = command.description or f"{command.help[0].upper()}{command.help[1:]}."
+        one = group.add_parser(
+            command.name, help=command.help, description=about, epilog=ABOUT, allow_abbrev=False
+        )
+        for argument in command.arguments:
+            one.add_argument(*argument.flags, **argument.settings)
+        if command.commands:
+            _add(one, command.commands)
+        else:
+            one.set_defaults(run=command.run)

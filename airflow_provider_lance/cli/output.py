@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_lance.cli.text import harmless
+from airflow_provider_lance.diagnostics.findings import Finding, Severity
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["SEVERITY_STYLES", "Output"]
+__all__ = ["SEVERITY_STYLES", "Output", "finding_lines"]
 
 SEVERITY_STYLES = {
     "info": "",
@@ -126,3 +127,14 @@ class Output:
         for row in rows:
             table.add_row(*(Text(harmless(cell)) for cell in row))
         return table
+
+
+def finding_lines(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
+    """Yield lines with their styles, for each finding that calls for action."""
+    for finding in findings:
+        if finding.severity < Severity.WARNING:
+            continue
+        label = finding.severity.label
+        yield f"{finding.code} {label}: {finding.summary}", SEVERITY_STYLES[label]
+        if finding.command:
+            yield f"  {finding.command}", "bold"

@@ -6,8 +6,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 
 from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.finding_lines import troubles
-from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.output import Output, finding_lines
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.cli.text import ago, span, whole
 from airflow_provider_lance.diagnostics.evidence import Tolerance
@@ -66,7 +65,7 @@ def _show(seen: list[Status], target: Target, output: Output) -> None:
         name = f"{status.query_id}: " if len(seen) > 1 else ""
         output.say(f"{name}{status.sentence}", style_of(status))
         output.show(output.pairs(numbers(status)))
-        for line, style in troubles(status.findings):
+        for line, style in finding_lines(status.findings):
             output.say(line, style)
 
 

@@ -1,8 +1,10 @@
-"""Text for a terminal: nothing in it may steer the terminal, whoever wrote it."""
+"""Text for a terminal: control characters are made visible, so no text can steer it."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+
+from airflow_provider_lance.diagnostics import formatting
 
 __all__ = ["ago", "harmless", "size", "span", "whole"]
 
@@ -24,34 +26,18 @@ def whole(value: int | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes for people."""
-    if count is None:
-        return "-"
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
+    """Return a number of bytes; ``-`` where there is none."""
+    return "-" if count is None else formatting.size(count)
 
 
 def span(duration: float | None) -> str:
-    """Return a duration in seconds for people."""
-    if duration is None:
-        return "-"
-    if duration < 120:
-        return f"{duration:.0f} s"
-    if duration < 7200:
-        return f"{duration / 60:.0f} min"
-    return f"{duration / 3600:.0f} h" if duration < 172_800 else f"{duration / 86_400:.0f} d"
+    """Return a duration in seconds; ``-`` where there is none."""
+    return "-" if duration is None else formatting.lasted(duration)
 
 
 def ago(moment: str | None) -> str:
     """Return an ISO time with how long ago it was, as far as this machine's clock can tell."""
     if not moment:
         return "-"
-    try:
-        then = datetime.fromisoformat(moment)
-        return f"{moment} ({span((datetime.now(UTC) - then).total_seconds())} ago)"
-    except (ValueError, TypeError):
-        return moment
+    since = formatting.ago(moment, datetime.now(UTC))
+    return f"{moment} ({since})" if since else moment

@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.finding_lines import troubles
-from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.output import Output, finding_lines
 from airflow_provider_lance.cli.status import exit_for, look_at, numbers, style_of, tolerance
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.cli.text import harmless
@@ -131,7 +130,7 @@ def _live(looks: _Looks, output: Output) -> int:
                 head = Text(harmless(f"could not tell: {look}"), "yellow")
             else:
                 head = Text(harmless(look.sentence), style_of(look))
-                lines = troubles(look.findings)
+                lines = finding_lines(look.findings)
                 seen = [
                     output.pairs(numbers(look)),
                     *(Text(harmless(line), style) for line, style in lines),

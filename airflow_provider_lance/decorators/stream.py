@@ -19,7 +19,7 @@ from airflow_provider_lance.operators.functions import (
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 
 if TYPE_CHECKING:
-    from airflow_provider_lance.operators.submission import Submission
+    from airflow_provider_lance.backends.submission import Submission
     from airflow_provider_lance.spec.job import JobSpec
 
 __all__ = ["lance_stream_task"]

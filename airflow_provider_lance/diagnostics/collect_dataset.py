@@ -12,8 +12,9 @@ from airflow_provider_lance.maintenance.dataset_metrics import measure, uncovere
 from airflow_provider_lance.maintenance.options import KEEP_SECONDS, MaintenanceOptions
 from airflow_provider_lance.maintenance.versions import Version, list_versions
 from airflow_provider_lance.protocol.codec import auto_cleanup
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort, read_error
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.files import Entry, open_files
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
 
 __all__ = ["collect_dataset"]
 
@@ -66,7 +67,7 @@ def _data_files(
         entries = open_files(f"{port.uri}/data", storage_options).entries("")
     except (SpecError, ImportError):
         return None
-    except (OSError, ValueError) as error:
+    except LANCE_ERRORS as error:
         raise read_error(port.uri, error) from error
     young = datetime.now(UTC) - timedelta(seconds=KEEP_SECONDS)
     return [
@@ -104,6 +105,6 @@ def _unnamed(
         for batch in port.latest().dataset.tracked_files(min_version=since):
             for path in batch.column("path").unique().to_pylist():
                 candidates.pop(path.removeprefix("data/"), None)
-    except (OSError, ValueError) as error:
+    except LANCE_ERRORS as error:
         raise read_error(port.uri, error) from error
     return list(candidates.values())

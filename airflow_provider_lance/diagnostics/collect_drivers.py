@@ -18,7 +18,6 @@ from airflow_provider_lance.protocol.model import (
     Owner,
     OwnerState,
     QueryState,
-    StopNote,
     Watermark,
 )
 from airflow_provider_lance.protocol.stop_requests import standing_request
@@ -32,7 +31,6 @@ from airflow_provider_lance.supervision.driver_reports import (
 from airflow_provider_lance.supervision.health import (
     DriverObservation,
     Health,
-    Limits,
     StreamState,
     evaluate,
 )
@@ -78,7 +76,7 @@ def _is_of(seen: DriverSeen, query_id: str) -> bool:
 def _process(document: Mapping[str, Any]) -> ProcessIdentity | None:
     driver = document.get("driver")
     try:
-        return ProcessIdentity.from_json(driver) if isinstance(driver, Mapping) else None
+        return ProcessIdentity.read_json(driver) if isinstance(driver, Mapping) else None
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -133,13 +131,13 @@ def health_of(
     if chosen is None:
         return None
     if owner and owner.state is OwnerState.RELEASED and _released_since(chosen, owner, tolerance):
-        return Health(StreamState.STOPPED, f"released at {owner.time}, {_mark(watermark)}")
+        return Health(StreamState.STOPPED, f"released at {owner.time}, {_reached(watermark)}")
     unheard = chosen.summary is None and chosen.heartbeat is None and chosen.alive is None
     if owner and unheard and chosen.is_of(owner.driver):
         age = seconds_since(watermark.committed_at, now)
         if age is None or age >= tolerance.silence:
             return None
-        return Health(StreamState.RUNNING, f"{_mark(watermark)}; its driver cannot be seen")
+        return Health(StreamState.RUNNING, f"{_reached(watermark)}; its driver cannot be seen")
     since = _launched_at(chosen, state)
     note = standing_request(state)
     observation = DriverObservation(
@@ -153,9 +151,9 @@ def health_of(
         summary=chosen.summary,
         checkpoint=checkpoint,
         owner=owner,
-        stop_note=note if _means(note, chosen) else None,
+        stop_note=note if note and note.means(chosen.launch_id, chosen.token) else None,
     )
-    return evaluate(observation, Limits(tolerance.start, tolerance.silence, tolerance.stall))
+    return evaluate(observation, tolerance)
 
 
 def _chosen(
@@ -182,13 +180,7 @@ def _released_since(chosen: DriverSeen, owner: Owner, tolerance: Tolerance) -> b
     return lost and is_later(owner.time, ended)
 
 
-def _means(note: StopNote | None, seen: DriverSeen) -> bool:
-    if note is None:
-        return False
-    return note.launch_id == seen.launch_id if note.launch_id else note.token == seen.token
-
-
-def _mark(watermark: Watermark) -> str:
+def _reached(watermark: Watermark) -> str:
     return f"watermark {watermark.epoch}" if watermark.epoch >= 0 else "no epoch yet"
 
 

@@ -10,9 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from airflow_provider_lance.diagnostics.durations import Durations, read_durations
-from airflow_provider_lance.diagnostics.offsets import EpochLogs, Offsets
-from airflow_provider_lance.diagnostics.transactions import Kind, kind_of
+from airflow_provider_lance.diagnostics.epoch_sources import (
+    Durations,
+    EpochLogs,
+    Kind,
+    Offsets,
+    kind_of,
+    read_durations,
+)
 from airflow_provider_lance.exceptions import (
     CheckpointCorruptError,
     CheckpointMismatchError,
@@ -23,6 +28,7 @@ from airflow_provider_lance.maintenance.dataset_metrics import camel
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query, decode_stamp
 from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import EpochStamp, QueryState
 from airflow_provider_lance.protocol.port import DatasetPort
 
@@ -40,7 +46,7 @@ _GONE_IN_A_ROW = 5
 
 
 @dataclass(frozen=True, slots=True)
-class EpochRow:
+class EpochRow(JsonRecord):
     """One committed epoch. What is not known is ``None``.
 
     ``duration_ms`` runs from the epoch's start in the sink to the moment its commit was sent,
@@ -70,7 +76,7 @@ class EpochRow:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionMark:
+class VersionMark(JsonRecord):
     """A version that is no epoch and changed the dataset: a compaction, an index, or other.
 
     ``at`` is when the epoch before it was committed, since a version's own time would cost a
@@ -83,7 +89,7 @@ class VersionMark:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochTable:
+class EpochTable(JsonRecord):
     """The newest epochs, newest first, and the marks between them.
 
     ``seen_versions`` is how many versions were read; ``gap`` says that some of them were cleaned
@@ -98,18 +104,6 @@ class EpochTable:
     seen_versions: int
     gap: bool
     puzzle: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values under camelCase names."""
-        return {
-            "uri": self.uri,
-            "queryId": self.query_id,
-            "rows": [_json(row) for row in self.rows],
-            "marks": [_json(watermark) for watermark in self.marks],
-            "seenVersions": self.seen_versions,
-            "gap": self.gap,
-            "puzzle": self.puzzle,
-        }
 
 
 def read_epochs(

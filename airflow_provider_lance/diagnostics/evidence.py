@@ -19,7 +19,7 @@ from airflow_provider_lance.protocol.model import (
     Watermark,
 )
 from airflow_provider_lance.supervision.driver_reports import Summary
-from airflow_provider_lance.supervision.health import Health
+from airflow_provider_lance.supervision.health import Health, Limits
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
@@ -35,15 +35,9 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Tolerance:
-    """From when on something counts as trouble; seconds and counts."""
+class Tolerance(Limits):
+    """What counts as trouble in a check: supervision's limits in seconds, and counts."""
 
-    start: float = 300.0
-    """From a launch to its first heartbeat."""
-    silence: float = 120.0
-    """Without a new heartbeat; a driver writes one every 10 s at least."""
-    stall: float = 600.0
-    """With one epoch planned and not committed."""
     unfolded: int = 100
     """Epochs since the last fold while a driver lives; it folds every tenth by default."""
     small_fragments: int = 500

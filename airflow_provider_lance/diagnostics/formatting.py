@@ -1,10 +1,10 @@
-"""Moments as ISO texts: how long ago they were, and durations as people read them."""
+"""Durations, sizes and ISO times as people read them; the CLI and every finding use these."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["ago", "is_later", "lasted", "seconds_since"]
+__all__ = ["ago", "is_later", "lasted", "seconds_since", "size"]
 
 _UNITS = (("days", 86_400), ("h", 3600), ("min", 60))
 
@@ -15,6 +15,16 @@ def lasted(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in decimal units."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
 
 
 def ago(moment: str | None, now: datetime) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from airflow_provider_lance.diagnostics import formatting
 from airflow_provider_lance.diagnostics.commands import dataset_command
 from airflow_provider_lance.diagnostics.evidence import USUAL, DatasetEvidence, Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
@@ -69,7 +70,7 @@ def _versions(
     return Finding(
         Code.MANY_VERSIONS,
         f"{numbers.versions:,} versions, more than {tolerance.versions:,}; their manifests take "
-        f"{_size(numbers.history_bytes)}.",
+        f"{formatting.size(numbers.history_bytes)}.",
         cause="Each epoch is a version, and nobody cleans up. Listing them becomes slow and their "
         "manifests fill the store; cleanup folds every query's watermark first.",
         command=dataset_command(uri, connection_arguments, "cleanup", options=("--yes",)),
@@ -105,19 +106,11 @@ def _orphans(
     bound = f" Only files written since version {since} were looked at." if since > 1 else ""
     return Finding(
         Code.ORPHANED_FILES,
-        f"{files:,} data files with {_size(size)} are named by no version.{bound}",
+        f"{files:,} data files with {formatting.size(size)} are not referenced by any version."
+        f"{bound}",
         cause="A task that was repeated, or a driver that ended between write and commit, leaves "
         "them. They cost space only; a cleanup removes them once they are seven days old.",
         command=dataset_command(uri, connection_arguments, "cleanup", options=("--dry-run",)),
         evidence={"files": files, "bytes": size, "sinceVersion": since},
         raised=Severity.WARNING if size > tolerance.orphaned_bytes else None,
     )
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("bytes", "KB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"

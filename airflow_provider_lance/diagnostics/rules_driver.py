@@ -15,7 +15,7 @@ from airflow_provider_lance.diagnostics.evidence import DriverSeen, Evidence, To
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
 from airflow_provider_lance.diagnostics.formatting import ago, is_later, lasted, seconds_since
 from airflow_provider_lance.exceptions import FencedError, TerminalError, error_class
-from airflow_provider_lance.protocol.model import Owner, StopNote
+from airflow_provider_lance.protocol.model import Owner
 from airflow_provider_lance.protocol.stop_requests import standing_request
 from airflow_provider_lance.supervision.driver_reports import EndReason
 
@@ -194,8 +194,13 @@ def _stop(evidence: Evidence, alive: list[DriverSeen]) -> Iterator[Finding]:
     note, owner, seen = standing_request(evidence.state), evidence.state.owner, evidence.owner_seen
     if note is None:
         return
+    # A driver without a token takes the next one.
     following = (owner.token if owner else 0) + 1
-    meant = [each for each in alive if _is_asked(each, note, following)]
+    meant = [
+        each
+        for each in alive
+        if note.means(each.launch_id, following if each.token is None else each.token)
+    ]
     unseen = bool(
         evidence.active and owner and note.token == owner.token and seen and seen.alive is None
     )
@@ -222,12 +227,6 @@ def _stop(evidence: Evidence, alive: list[DriverSeen]) -> Iterator[Finding]:
         query_id=evidence.query_id,
         raised=Severity.INFO if waited is not None and waited < _GRACE else None,
     )
-
-
-def _is_asked(driver: DriverSeen, note: StopNote, following: int) -> bool:
-    if note.launch_id:
-        return driver.launch_id == note.launch_id
-    return note.token == (following if driver.token is None else driver.token)
 
 
 def _first_line(text: str | None) -> str:

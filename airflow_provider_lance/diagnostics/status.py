@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_provider_lance.diagnostics.collect import collect
 from airflow_provider_lance.diagnostics.evidence import (
@@ -16,8 +15,8 @@ from airflow_provider_lance.diagnostics.evidence import (
 from airflow_provider_lance.diagnostics.findings import Finding, Severity
 from airflow_provider_lance.diagnostics.formatting import ago, seconds_since
 from airflow_provider_lance.diagnostics.rules import evaluate_rules
-from airflow_provider_lance.maintenance.dataset_metrics import camel
 from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.supervision.health import StreamState
@@ -28,7 +27,7 @@ UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class Status(JsonRecord):
     """One stream in numbers; what is not known is ``None``.
 
     ``state`` is a :class:`~airflow_provider_lance.supervision.health.StreamState` or ``unknown``,
@@ -59,12 +58,6 @@ class Status:
     input_rows_per_second: float | None = None
     processed_rows_per_second: float | None = None
     findings: tuple[Finding, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values under camelCase names."""
-        names = [name for name in self.__dataclass_fields__ if name != "findings"]
-        plain = {camel(name): getattr(self, name) for name in names}
-        return plain | {"findings": [finding.to_json() for finding in self.findings]}
 
 
 def take_status(

@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from errno import EAGAIN, EMFILE, ENFILE, ENOENT, ENOMEM
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow_provider_lance.drivers.launch_request import LaunchRequest, StopSettings
 from airflow_provider_lance.drivers.log_tail import last_lines
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import SpecError, TransientError
-from airflow_provider_lance.protocol.option_parsers import travelled
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["LocalDriver", "StopSettings", "find", "launch"]
@@ -28,12 +28,22 @@ _SHORT = (EAGAIN, EMFILE, ENFILE, ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
-class LocalDriver:
+class LocalDriver(JsonRecord):
     """A driver that was started on some host: its folder there, itself and its keeper."""
 
     folder: str
     driver: ProcessIdentity
     keeper: ProcessIdentity
+
+    kind: ClassVar[str] = "process"
+    polls_remotely: ClassVar[bool] = False
+
+    json_name = "a driver on a host"
+
+    @property
+    def is_here(self) -> bool:
+        """Tell whether it was started on this host, since its last boot."""
+        return self.driver.here
 
     def alive(self) -> bool | None:
         """Tell whether the driver runs; ``None`` where that cannot be seen from here."""
@@ -61,23 +71,17 @@ class LocalDriver:
         document = RunDirectory.at(self.folder).read_exit()
         return document["status"] if document else None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the driver as JSON carries it."""
-        return {
-            "folder": self.folder,
-            "driver": self.driver.to_json(),
-            "keeper": self.keeper.to_json(),
-        }
+    def is_ending(self) -> bool:
+        """Tell whether the keeper of a driver that is gone has yet to note how it ended."""
+        return self.exit_status() is None and self.keeper.alive() is True
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> LocalDriver:
-        """Read what :meth:`to_json` made.
+    def log(self) -> Path | None:
+        """Return the driver's log, ``None`` if it is on another host."""
+        return RunDirectory.at(self.folder).driver_log if self.is_here else None
 
-        :raises SpecError: it is something else.
-        """
-        process = ProcessIdentity.from_json
-        readers = {"driver": process, "keeper": process}
-        return cls(**travelled(cls, document, "a driver on a host", readers))
+    def where(self) -> str:
+        """Return its place in words."""
+        return f"pid {self.driver.pid} on {self.driver.host}, log in {self.folder}"
 
 
 def launch(
@@ -207,4 +211,4 @@ def _give_up(folder: RunDirectory) -> None:
     document = folder.read_driver() or {}
     if "driver" in document:
         with suppress(ValueError):
-            ProcessIdentity.from_json(document["driver"]).kill()
+            ProcessIdentity.read_json(document["driver"]).kill()

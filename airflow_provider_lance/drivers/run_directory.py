@@ -202,7 +202,7 @@ def _may_run(folder: RunDirectory, document: Mapping[str, Any]) -> bool:
     ended = folder.read_exit() is not None
     for name in ("driver", "keeper"):
         with suppress(KeyError, TypeError, ValueError):
-            alive = ProcessIdentity.from_json(document[name]).alive()
+            alive = ProcessIdentity.read_json(document[name]).alive()
             # Of another host only the note of its end tells.
             if alive or (alive is None and not ended):
                 return True

@@ -18,11 +18,7 @@ from airflow.sdk.log import mask_secret
 from airflow_provider_lance.compat import AirflowNotFoundException
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.protocol.codec import require_query_id
-from airflow_provider_lance.protocol.dataset import (
-    LOOK_CACHE_BYTES,
-    LanceDatasetPort,
-    open_dataset,
-)
+from airflow_provider_lance.protocol.dataset import LOOK_CACHE_BYTES, LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.decoding import json_value, shown
 from airflow_provider_lance.protocol.files import Files, open_files
 from airflow_provider_lance.protocol.option_parsers import is_absolute, is_local, location, strings

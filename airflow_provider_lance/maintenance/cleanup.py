@@ -29,7 +29,8 @@ from airflow_provider_lance.protocol.codec import (
     key,
     query_ids,
 )
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort, read_error
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
 from airflow_provider_lance.protocol.model import OwnerState, QueryState, Watermark
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.watermark import WatermarkReader, newest_done
@@ -142,7 +143,7 @@ def clean_up(
         stats = port.dataset.cleanup_old_versions(
             **_arguments(retention, old), delete_rate_limit=retention.rate
         )
-    except (OSError, ValueError) as error:
+    except LANCE_ERRORS as error:
         raise read_error(port.uri, error) from error
     return _cleaned(stats, _age(port, retention), folded)
 
@@ -163,7 +164,7 @@ def explain_cleanup(
         return Cleaned(older_than=_age(port, retention), folded=folded)
     try:
         plan = port.dataset.explain_cleanup_old_versions(**_arguments(retention, old))
-    except (OSError, ValueError) as error:
+    except LANCE_ERRORS as error:
         raise read_error(port.uri, error) from error
     cleaned = _cleaned(plan.stats, _age(port, retention), folded)
     # Lance spares the newest version, which it is not any more after a fold.

@@ -21,12 +21,8 @@ from airflow_provider_lance.exceptions import (
     StorageUnavailableError,
 )
 from airflow_provider_lance.protocol.codec import decode_query, query_ids
-from airflow_provider_lance.protocol.dataset import (
-    LanceDatasetPort,
-    is_conflict,
-    open_dataset,
-    read_error,
-)
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, is_conflict, read_error
 from airflow_provider_lance.protocol.model import OutputMode, OwnerState
 from airflow_provider_lance.protocol.watermark import exact_watermark
 
@@ -150,7 +146,7 @@ def hot_fragments(port: LanceDatasetPort) -> set[int]:
         return set()
     try:
         before = port.dataset.checkout_version(first - 1).get_fragments()
-    except (ValueError, OSError):
+    except LANCE_ERRORS:
         return set()  # cleaned up: nothing is known, and a conflict costs one round
     deleted = {each.fragment_id: each.metadata.num_deletions for each in before}
     return {
@@ -269,7 +265,7 @@ def _commit_some(port: LanceDatasetPort, results: list[Any], options: Mapping[st
     try:
         chosen = cast("CompactionOptions", dict(options))
         return Compaction.commit(port.dataset, results, chosen)
-    except (OSError, RuntimeError) as error:
+    except LANCE_ERRORS as error:
         if is_conflict(error):
             raise CommitPreemptedError(str(error).splitlines()[0]) from error
         known = read_error(port.uri, error)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from airflow_provider_lance.maintenance.versions import list_versions
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort, read_error
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.json_codec import JsonRecord
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
 
 __all__ = ["DatasetMetrics", "camel", "measure", "uncovered_rows"]
 
@@ -16,7 +17,7 @@ _RAGGED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class DatasetMetrics:
+class DatasetMetrics(JsonRecord):
     """One dataset version in numbers.
 
     ``ragged_fragments`` have more than a tenth of their rows deleted, which is when Lance rewrites
@@ -39,10 +40,6 @@ class DatasetMetrics:
     versions: int
     manifest_bytes: int
     history_bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values under camelCase names."""
-        return {camel(name): value for name, value in asdict(self).items()}
 
 
 def measure(
@@ -84,7 +81,7 @@ def uncovered_rows(port: LanceDatasetPort) -> dict[str, int]:
             for name in sorted(found)
             if not name.startswith("__")
         }
-    except (OSError, ValueError, RuntimeError) as error:
+    except LANCE_ERRORS as error:
         port.latest()  # raises if it is the dataset that is gone
         raise read_error(port.uri, error) from error
 

@@ -7,7 +7,8 @@ import logging
 from airflow_provider_lance.exceptions import CommitPreemptedError
 from airflow_provider_lance.maintenance.dataset_metrics import uncovered_rows
 from airflow_provider_lance.protocol.backoff import Backoff
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort, is_conflict, read_error
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, is_conflict, read_error
 
 __all__ = ["refresh_indices"]
 
@@ -28,7 +29,7 @@ def refresh_indices(port: LanceDatasetPort, backoff: Backoff | None = None) -> d
             return {}
         try:
             port.dataset.optimize.optimize_indices(index_names=sorted(open_rows))
-        except (OSError, RuntimeError) as error:
+        except LANCE_ERRORS as error:
             if not is_conflict(error):
                 port.latest()  # raises if it is the dataset that is gone
                 raise read_error(port.uri, error) from error

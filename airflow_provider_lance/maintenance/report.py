@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 
 __all__ = ["Report", "summary_lines"]
 
@@ -24,7 +25,7 @@ _SHOWN = (
 
 
 @dataclass
-class Report:
+class Report(JsonRecord):
     """One run.
 
     ``done`` has the figures of each step that did something, ``skipped`` says of each other one why

@@ -26,7 +26,7 @@ from airflow_provider_lance.maintenance.options import MaintenanceOptions, Step
 from airflow_provider_lance.maintenance.report import Report
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
-from airflow_provider_lance.protocol.panics import named_panics
+from airflow_provider_lance.protocol.lance_errors import named_panics
 
 __all__ = ["maintain"]
 

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort, read_error
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
 
 __all__ = ["Version", "list_versions"]
 
@@ -59,7 +60,7 @@ def _number(text: str) -> int:
 def _read_all(port: LanceDatasetPort) -> list[Version]:
     try:
         versions: list[Any] = port.dataset.versions()
-    except (OSError, ValueError) as error:
+    except LANCE_ERRORS as error:
         raise read_error(port.uri, error) from error
     return [
         Version(each["version"], 0, each["timestamp"].astimezone(UTC))

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_lance.backends.submission import check_submission
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.lance import LanceHook, Store
 from airflow_provider_lance.operators.specification import (
@@ -20,7 +21,6 @@ from airflow_provider_lance.operators.specification import (
     named_options,
     spelled,
 )
-from airflow_provider_lance.operators.submission import check_submission
 from airflow_provider_lance.operators.supervision import Supervision
 from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.protocol.decoding import shown

@@ -14,15 +14,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_lance import shipping
+from airflow_provider_lance.backends.environment import inherit_no_more
+from airflow_provider_lance.backends.submission import Submission
+from airflow_provider_lance.backends.submit import close_output, no_spark_submit
 from airflow_provider_lance.compat import AirflowException, submit_process, submitted_driver
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics, measure
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.maintenance.report import Report
 from airflow_provider_lance.maintenance.run import maintain
-from airflow_provider_lance.operators.environment import inherit_no_more
-from airflow_provider_lance.operators.launching import close_output, no_spark_submit
-from airflow_provider_lance.operators.submission import Submission
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decoding import json_object
 

@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_lance.backends.submission import (
+    Submission,
+    check_submission,
+    spark_connection,
+)
 from airflow_provider_lance.compat import AirflowSkipException
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
@@ -22,11 +27,6 @@ from airflow_provider_lance.maintenance.report import summary_lines
 from airflow_provider_lance.operators.checks import check_dataset, is_mapped, is_open
 from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
 from airflow_provider_lance.operators.specification import mapping
-from airflow_provider_lance.operators.submission import (
-    Submission,
-    check_submission,
-    spark_connection,
-)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

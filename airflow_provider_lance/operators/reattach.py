@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from airflow_provider_lance.backends.launch import Launch, same_task
 from airflow_provider_lance.drivers.local import find
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
-from airflow_provider_lance.hooks.drivers import Launch, same_task
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.protocol.codec import decode_query
@@ -124,10 +124,8 @@ def recheck_before_restart(
 def _request_to(state: QueryState, launch_id: str) -> StopNote | None:
     """Return the stop request that stands, if it means this launch."""
     note, owner = standing_request(state), state.owner
-    if note is None or note.launch_id:
-        return note if note and note.launch_id == launch_id else None
-    held = owner is not None and owner.driver.launch_id == launch_id
-    return note if held and owner and note.token == owner.token else None
+    held = owner.token if owner and owner.driver.launch_id == launch_id else None
+    return note if note and note.means(launch_id, held) else None
 
 
 def _owned_by_another(state: QueryState, launch: Launch) -> str:

@@ -14,6 +14,7 @@ from airflow_provider_lance.exceptions import PreconditionError, TerminalError
 from airflow_provider_lance.operators.repair_request import RepairRequest
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.repair.actions import (
     fold_watermark,
@@ -38,7 +39,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RepairAction:
+class RepairAction(JsonRecord):
     """One thing that was done or tried: what the dataset's config said before and after."""
 
     what: str
@@ -47,11 +48,6 @@ class RepairAction:
     sentence: str
     before: str
     after: str
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values under camelCase names."""
-        document = asdict(self) | {"outcome": self.outcome.value}
-        return {"queryId": document.pop("query_id"), **document}
 
 
 class RepairRunner:
@@ -72,7 +68,7 @@ class RepairRunner:
             "by": by,
             "checkpoint_location": checkpoint_location,
             "storage_options": port.storage_options,
-            "reach": connection_arguments,
+            "connection_arguments": connection_arguments,
         }
 
     def decide(self) -> list[RepairAction]:
@@ -105,7 +101,9 @@ class RepairRunner:
 
     def _heal(self, finding: Finding) -> RepairAction:
         acts: dict[Repair | None, Callable[[LanceDatasetPort, str], RepairResult]] = {
-            Repair.WATERMARK: partial(fold_watermark, connection_arguments=self._how["reach"]),
+            Repair.WATERMARK: partial(
+                fold_watermark, connection_arguments=self._how["connection_arguments"]
+            ),
             Repair.OWNER: partial(release_owner, **self._how),
         }
         try:

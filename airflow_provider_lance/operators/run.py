@@ -7,17 +7,16 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends.master import require_master
+from airflow_provider_lance.backends.submission import Submission
+from airflow_provider_lance.backends.submit import driver_root, plan_launch, start_driver
 from airflow_provider_lance.compat import AirflowException
-from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
 from airflow_provider_lance.links.spark_ui import SparkUILink, spark_ui_url
 from airflow_provider_lance.links.stream import LanceStreamLink, stream_url
-from airflow_provider_lance.operators.events import emit_events
-from airflow_provider_lance.operators.launching import driver_root, plan_launch, start_driver
 from airflow_provider_lance.operators.lineage import StreamResult, is_wanted
-from airflow_provider_lance.operators.master import require_master
 from airflow_provider_lance.operators.reattach import (
     find_launch,
     launch_of_owner,
@@ -25,8 +24,7 @@ from airflow_provider_lance.operators.reattach import (
     refuse_query_of_another,
 )
 from airflow_provider_lance.operators.specification import fingerprint
-from airflow_provider_lance.operators.submission import Submission
-from airflow_provider_lance.operators.task_result import task_result
+from airflow_provider_lance.operators.task_result import emit_events, task_result
 from airflow_provider_lance.operators.task_state import DriverTaskState, task_key
 from airflow_provider_lance.operators.turn import refuse_to_wait, turn_of
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec
@@ -41,8 +39,7 @@ from airflow_provider_lance.triggers.supervision_outcome import (
     SupervisionOutcome,
 )
 from airflow_provider_lance.triggers.supervisor import Supervisor
-from airflow_provider_lance.triggers.turn import LanceTurnTrigger
-from airflow_provider_lance.triggers.turns import Turn, take_turn
+from airflow_provider_lance.triggers.turns import LanceTurnTrigger, Turn, take_turn
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -192,7 +189,7 @@ class StreamRun:
         try:
             driver = start_driver(spec, submission, driver_root())
         except BaseException:
-            if not submission.is_tracked:  # nothing was left running here
+            if not submission.manager:  # nothing was left running here
                 memory.keep(planned, over=True)
             raise
         launch = planned.found_at(driver)
@@ -213,8 +210,7 @@ class StreamRun:
             self._log.warning("Airflow did not keep the task's state. error=%s", error)
 
     def _make_sure_it_is_gone(self, launch: Launch, *, in_order: bool) -> None:
-        here = isinstance(launch.driver, LocalDriver) and launch.driver.driver.here
-        if in_order and not here:
+        if in_order and not launch.is_here:
             return
         if in_order:
             self._pause(_LAST_SECONDS, launch)  # its JVM takes a moment to end
@@ -305,7 +301,7 @@ class StreamRun:
         while (left := end - time.monotonic()) > 0:
             if self._killed.wait(min(left, _GLANCE_SECONDS)):
                 raise AirflowException("The task was ended; its driver is asked to stop in order.")
-            if launch and isinstance(launch.driver, LocalDriver) and launch.alive() is False:
+            if launch and launch.is_here and launch.alive() is False:
                 return
 
     def _version(self, uri: str) -> int | None:

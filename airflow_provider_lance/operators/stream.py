@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context
 
+from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends.submission import Submission, spark_connection
 from airflow_provider_lance.compat import conf as airflow_conf
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.links.dataset import LanceDatasetLink
@@ -26,7 +27,6 @@ from airflow_provider_lance.operators.specification import (
     mapping,
     named_options,
 )
-from airflow_provider_lance.operators.submission import Submission, spark_connection
 from airflow_provider_lance.operators.supervision import Supervision
 from airflow_provider_lance.protocol.option_parsers import is_absolute
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec

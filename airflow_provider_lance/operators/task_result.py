@@ -1,12 +1,15 @@
-"""From the end of a stream to a task's return value, or to the error that fails it."""
+"""From the end of a stream to its task's return value, asset events, or error."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import Asset, Context
+
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.compat import AirflowTaskTimeout
 from airflow_provider_lance.exceptions import FencedError, TransientError, error_class
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary, report_location
 from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.triggers.supervision_outcome import SupervisionOutcome
@@ -14,7 +17,7 @@ from airflow_provider_lance.triggers.supervision_outcome import SupervisionOutco
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
 
-__all__ = ["task_result"]
+__all__ = ["emit_events", "task_result"]
 
 
 def task_result(launch: Launch, outcome: SupervisionOutcome, log: Logger) -> dict[str, Any]:
@@ -78,3 +81,27 @@ def _named(launch: Launch) -> dict[str, Any]:
         "queryId": launch.query_id,
         "uri": launch.uri,
     }
+
+
+_WORDS = {
+    "epoch": "watermark",
+    "version": "version",
+    "epochs": "epochs",
+    "queryId": "queryId",
+    "uri": "uri",
+}
+
+
+def emit_events(
+    context: Context, outlets: Sequence[Any], summary: Mapping[str, Any], rows: int
+) -> None:
+    """Put epoch, version and rows into the event of every Lance asset among a task's outlets.
+
+    :param rows: those of all drivers of this task try, as far as they were heard.
+    """
+    extra = {word: summary[name] for word, name in _WORDS.items() if summary.get(name) is not None}
+    if summary.get("watermark") is not None:  # else nothing was heard of it
+        extra["rows"] = rows
+    for outlet in outlets:
+        if isinstance(outlet, Asset) and outlet.uri.startswith("lance:"):
+            context["outlet_events"][outlet].extra.update(extra)

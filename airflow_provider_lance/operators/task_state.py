@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.compat import task_store
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.protocol.decoding import shown, whole
 
 if TYPE_CHECKING:

@@ -1,14 +1,42 @@
-"""What one driver may choose about its commits."""
+"""What one driver may choose about its commits, and the clock that it counts by."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.backoff import Backoff
-from airflow_provider_lance.protocol.clock import Clock, now
 
-__all__ = ["CommitPolicy"]
+__all__ = ["Clock", "CommitPolicy", "Moment", "now"]
+
+
+_BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Moment(NamedTuple):
+    """A moment by two clocks, in seconds.
+
+    `CLOCK_BOOTTIME` counts suspension and cannot be set; the wall clock shows what a hypervisor
+    hides from it, once it was set after a resume.
+    """
+
+    boot: float
+    wall: float
+
+    def since(self, earlier: Moment) -> float:
+        """Return the seconds since an earlier moment, by the clock that saw more of them."""
+        return max(self.boot - earlier.boot, abs(self.wall - earlier.wall))
+
+
+Clock = Callable[[], Moment]
+
+
+def now() -> Moment:
+    """Return this moment; where the system has no `CLOCK_BOOTTIME`, the monotonic clock stands."""
+    return Moment(time.clock_gettime(_BOOT), time.time())
 
 
 @dataclass(frozen=True, slots=True)

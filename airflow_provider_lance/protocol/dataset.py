@@ -10,11 +10,16 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     CommitStateUnknownError,
-    DatasetNotFoundError,
     LanceStreamError,
-    StorageUnavailableError,
 )
-from airflow_provider_lance.protocol.panics import first_line, is_panic, named_panics
+from airflow_provider_lance.protocol.lance_errors import (
+    LANCE_ERRORS,
+    first_line,
+    is_missing,
+    is_panic,
+    named_panics,
+    read_error,
+)
 from airflow_provider_lance.protocol.port import (
     Append,
     Barrier,
@@ -32,13 +37,8 @@ __all__ = [
     "CACHE_BYTES",
     "LOOK_CACHE_BYTES",
     "LanceDatasetPort",
-    "is_conflict",
-    "is_panic",
     "lance_session",
-    "named_panics",
     "open_dataset",
-    "read_error",
-    "write_error",
 ]
 
 CACHE_BYTES = 256 * 1024 * 1024
@@ -92,41 +92,8 @@ def open_dataset(
                 session=lance_session(cache_bytes),
             )
         return LanceDatasetPort(dataset, chosen)
-    except (ValueError, OSError) as error:
+    except LANCE_ERRORS as error:
         raise read_error(uri, error) from error
-
-
-def _is_missing(error: BaseException) -> bool:
-    # Only the text tells "absent" from "unreachable"; the second form is a dropped live handle's.
-    text = str(error)
-    return "was not found" in text or ("Not found:" in text and "_versions" in text)
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Tell whether an error of pylance's own commits means that another commit landed first.
-
-    Compaction and index builds raise a plain OSError for it (seen on pylance 14.0.2).
-    """
-    text = str(error).lower()
-    return "commit conflict" in text or "incompatible transaction" in text
-
-
-def read_error(uri: str, error: BaseException) -> DatasetNotFoundError | StorageUnavailableError:
-    """Return what pylance's error means: a dataset that is not there, or a store that fails."""
-    if _is_missing(error):
-        return DatasetNotFoundError(
-            f"no Lance dataset at {uri}: check the URI, or create it first (a sink with "
-            f"createIfMissing=true does). Lance said: {first_line(error)}"
-        )
-    return StorageUnavailableError(f"cannot read {uri}: {first_line(error)}")
-
-
-def write_error(uri: str, error: BaseException) -> StorageUnavailableError:
-    """Return what pylance's error means while rows are written: they are nowhere yet."""
-    why = f"Lance panicked: {first_line(error)}" if is_panic(error) else first_line(error)
-    return StorageUnavailableError(
-        f"cannot write rows to {uri}, and nothing of them was committed: {why}"
-    )
 
 
 class LanceDatasetPort:
@@ -177,15 +144,15 @@ class LanceDatasetPort:
             with named_panics(self.uri):
                 newest = self._dataset.checkout_version(int(self._dataset.latest_version))
             return LanceDatasetPort(newest, self.storage_options)
-        except (ValueError, OSError) as error:
+        except LANCE_ERRORS as error:
             raise read_error(self.uri, error) from error
 
     def at(self, version: int) -> LanceDatasetPort | None:
         """Return a handle at a version, ``None`` if it was cleaned up."""
         try:
             return LanceDatasetPort(self._dataset.checkout_version(version), self.storage_options)
-        except (ValueError, OSError) as error:
-            if _is_missing(error):
+        except LANCE_ERRORS as error:
+            if is_missing(error):
                 return None
             raise read_error(self.uri, error) from error
 
@@ -206,8 +173,8 @@ class LanceDatasetPort:
             if "RewrittenIndex" in str(error):
                 return {}
             raise
-        except (ValueError, OSError) as error:
-            if _is_missing(error):
+        except LANCE_ERRORS as error:
+            if is_missing(error):
                 return None
             raise read_error(self.uri, error) from error
         if transaction is None:
@@ -269,13 +236,16 @@ class LanceDatasetPort:
         try:
             store: Any = self._dataset.new_file_session()  # type: ignore[no-untyped-call]
             return any(store.contains(name) for name in names)
-        except (ValueError, OSError) as error:
+        except LANCE_ERRORS as error:
             raise read_error(self.uri, error) from error
 
     def newest_intact(self) -> int | None:
         """Return the newest version in the store that is intact; see :class:`.port.DatasetPort`."""
         fresh = open_dataset(self.uri, self.storage_options)  # the caches hold dropped versions
-        numbers = sorted(int(each["version"]) for each in fresh.dataset.versions())
+        try:
+            numbers = sorted(int(each["version"]) for each in fresh.dataset.versions())
+        except LANCE_ERRORS as error:
+            raise read_error(self.uri, error) from error
         ports = map(fresh.at, reversed(numbers))
         return next((port.version for port in ports if port and port.is_intact()), None)
 
@@ -335,7 +305,7 @@ class LanceDatasetPort:
             merge = self._dataset.merge_insert(list(change.merge_keys)).when_matched_delete()
             try:
                 transaction, _ = merge.execute_uncommitted(change.keys)
-            except (ValueError, OSError) as error:
+            except LANCE_ERRORS as error:
                 raise read_error(self.uri, error) from error
         matched: Any = transaction.operation
         return {

@@ -122,6 +122,13 @@ class StopNote:
     by: str = ""
     time: str = ""
 
+    def means(self, launch_id: str, token: int | None) -> bool:
+        """Tell whether the request is for a launch.
+
+        :param token: the owner token that the launch holds; ``None`` if it holds none.
+        """
+        return self.launch_id == launch_id if self.launch_id else self.token == token
+
 
 @dataclass(frozen=True, slots=True)
 class QueryState:

@@ -29,15 +29,14 @@ from airflow_provider_lance.protocol.watermark import (
     known_done,
     newest_done,
 )
-from airflow_provider_lance.repair.dry_run import planned_writes
 from airflow_provider_lance.repair.force_release import force_release
 from airflow_provider_lance.repair.preconditions import (
     check_preconditions,
     gap_error,
     known_query,
+    refuse_undone,
 )
-from airflow_provider_lance.repair.restores import refuse_undone
-from airflow_provider_lance.repair.result import Action, RepairResult, Write
+from airflow_provider_lance.repair.result import Action, RepairResult, Write, planned_writes
 
 __all__ = ["fold_watermark", "release_owner", "resolve_checkpoint", "resolve_gap"]
 

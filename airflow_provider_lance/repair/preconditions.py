@@ -1,4 +1,4 @@
-"""What a repairing stands on, read at the newest version, and the words in which it refuses."""
+"""What a repair relies on, read at the newest version, and its refusals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from airflow_provider_lance.diagnostics.evidence import DriverSeen
 from airflow_provider_lance.exceptions import (
+    DatasetRestoredError,
     HistoryGapError,
     ProtocolVersionError,
     SpecError,
@@ -30,10 +31,9 @@ from airflow_provider_lance.protocol.model import (
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.repair.liveness import refuse_live_driver, seen_from_here
-from airflow_provider_lance.repair.restores import refuse_undone
 from airflow_provider_lance.supervision.driver_reports import report_location
 
-__all__ = ["Preconditions", "check_preconditions", "gap_error", "known_query"]
+__all__ = ["Preconditions", "check_preconditions", "gap_error", "known_query", "refuse_undone"]
 
 
 class Preconditions:
@@ -201,7 +201,7 @@ def gap_error(
 ) -> HistoryGapError:
     """Return the error for a watermark that is not proven."""
     query = state.query_id
-    how = {"uri": port.uri, "query": query, "reach": connection_arguments}
+    how = {"uri": port.uri, "query": query, "connection_arguments": connection_arguments}
     seen = (
         f"{mark.missing or 'some'} of the versions of {port.uri} after {state.folded_version} were "
         f"cleaned up, so epoch {mark.epoch} is only a lower bound of query {query!r}'s watermark"
@@ -223,4 +223,20 @@ def _typed(
 ) -> str:
     return command_line(
         *verb, uri, query, *options, "--yes", connection_arguments=connection_arguments
+    )
+
+
+def refuse_undone(port: DatasetPort, watermark: Watermark) -> None:
+    """Raise if rows of epochs are gone, or may be, although history has or had the epochs.
+
+    :raises DatasetRestoredError: with the versions to look at.
+    """
+    if watermark.undone_by is None or not watermark.may_lack_epochs:
+        return
+    version, restored = watermark.undone_by
+    epochs = [stamp.epoch_id for stamp in watermark.undone]
+    took = f"took epochs {epochs[0]} to {epochs[-1]} with it" if epochs else "may have taken epochs"
+    raise DatasetRestoredError(
+        f"version {version} of {port.uri} brought version {restored} back, and {took}: nothing is "
+        "folded over that. Start the stream: it says whether rows are gone, and both ways out"
     )

@@ -1,15 +1,31 @@
-"""What a repairing did, or would do."""
+"""What a repair did, or what it would write."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
-from airflow_provider_lance.maintenance.dataset_metrics import camel
+from airflow_provider_lance.protocol.codec import (
+    encode_owner,
+    encode_stop,
+    fold_updates,
+    key,
+)
+from airflow_provider_lance.protocol.json_codec import JsonRecord
+from airflow_provider_lance.protocol.model import (
+    NO_EPOCH,
+    Driver,
+    Owner,
+    OwnerState,
+    QueryState,
+    Watermark,
+    utc_now,
+)
+from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.protocol.watermark import newest_done
 
-__all__ = ["Action", "RepairResult", "Write"]
+__all__ = ["Action", "RepairResult", "Write", "planned_writes"]
 
 
 class Action(StrEnum):
@@ -23,7 +39,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class Write(JsonRecord):
     """One new version of the dataset; none of these touches a row.
 
     ``config`` is what it sets, ``None`` for what it removes; a barrier sets nothing. ``version`` is
@@ -36,7 +52,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class RepairResult:
+class RepairResult(JsonRecord):
     """The result: whether anything was written, and how the query stands now.
 
     With ``dry_run`` nothing was, and ``writes`` says what would be; ``version``, ``watermark``,
@@ -57,7 +73,43 @@ class RepairResult:
     writes: tuple[Write, ...] = ()
     moves: Mapping[str, str] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values under camelCase names."""
-        document = {camel(name): value for name, value in asdict(self).items()}
-        return document | {"action": self.action.value, "writes": [asdict(w) for w in self.writes]}
+
+def planned_writes(
+    port: DatasetPort, state: QueryState, driver: Driver, watermark: Watermark | None
+) -> list[Write]:
+    """Return what a claim and a release would write from this version on.
+
+    Times, and the versions if somebody else commits first, are those of the moment.
+
+    :param watermark: what is folded; ``None`` for a new generation.
+    """
+    owner, version = state.owner, port.version
+    assert owner is not None
+    token = owner.token + 1
+    claim = Owner(
+        token, OwnerState.ACTIVE, state.generation + (watermark is None), driver, utc_now()
+    )
+    release = replace(claim, state=OwnerState.RELEASED)
+    owner_key, no_stop = key("owner", state.query_id), encode_stop(state.query_id, None)
+    asked = state.stop_token
+    folded = (watermark.epoch, watermark.committed_at) if watermark else (NO_EPOCH, None)
+    done = newest_done(state, watermark) if watermark else None
+    claiming = {
+        **fold_updates(state.query_id, folded[0], version, folded[1], done),
+        owner_key: encode_owner(claim),
+        **(no_stop if asked == token else {}),
+    }
+    barrier = owner.state is OwnerState.ACTIVE
+    last = version + 1 + barrier
+    releasing = {
+        **fold_updates(state.query_id, folded[0], last, folded[1], done),
+        owner_key: encode_owner(release),
+        **(no_stop if asked is not None and asked < token else {}),
+    }
+    writes = [Write(version + 1, f"claim: the owner becomes token {token}, active", claiming)]
+    if barrier:
+        writes.append(Write(last, "barrier: what the old owner may still send cannot land", {}))
+    writes.append(
+        Write(last + 1, f"release: fold the watermark, token {token} released", releasing)
+    )
+    return writes

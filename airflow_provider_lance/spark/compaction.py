@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session
-from airflow_provider_lance.protocol.panics import is_panic
+from airflow_provider_lance.protocol.lance_errors import is_panic
 from airflow_provider_lance.spark.application import message_of
 
 __all__ = ["ExecuteOnExecutors", "Work"]

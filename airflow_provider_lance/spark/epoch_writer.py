@@ -1,9 +1,10 @@
-"""An epoch's rows into fragments: small ones straight through the driver, others by executors."""
+"""Write an epoch's rows: small epochs through the driver, others by executors."""
 
 from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -12,12 +13,11 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather, gather_rows
-from airflow_provider_lance.spark.epoch_size_estimate import EpochSizeEstimate, Size
 from airflow_provider_lance.spark.tuning import BatchRows
 from airflow_provider_lance.spark.worker_error import named_by_worker
 from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
 
-__all__ = ["EpochWriter"]
+__all__ = ["EpochSizeEstimate", "EpochWriter", "Size"]
 
 log = logging.getLogger(__name__)
 
@@ -96,3 +96,37 @@ def _planned_bytes(df: DataFrame) -> int:
     plan: Any = df._jdf
     size = int(plan.queryExecution().optimizedPlan().stats().sizeInBytes())
     return 0 if size >= _UNKNOWN_BYTES else size
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much an epoch is: rows, and bytes in memory."""
+
+    rows: int
+    bytes: int
+
+
+class EpochSizeEstimate:
+    """Expects of an epoch what came per second before it, for the seconds since.
+
+    A stream that stood still finds a backlog when it goes on, so the size of the last epoch alone
+    says too little. Nothing is expected of a run's first two epochs.
+    """
+
+    def __init__(self) -> None:
+        self.last: Size | None = None
+        """How much the epoch before was; ``None`` before a run's first."""
+        self._began = 0.0
+        self._seconds: float | None = None
+
+    def note(self, began: float, size: Size) -> None:
+        """Take note of an epoch's size, and when it began in seconds of a monotonic clock."""
+        self._seconds = began - self._began if self.last else None
+        self._began, self.last = began, size
+
+    def at(self, now: float) -> Size | None:
+        """Return the size to expect of an epoch that begins now; ``None`` if that is unknown."""
+        if self.last is None or not self._seconds:
+            return None
+        growth = max(1.0, (now - self._began) / self._seconds)
+        return Size(round(self.last.rows * growth), round(self.last.bytes * growth))

@@ -1,4 +1,4 @@
-"""The last progress of a query, written beside the checkpoint for whoever watches."""
+"""Write the query's last progress beside the checkpoint, for the processes that watch it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import utc_now
-from airflow_provider_lance.spark.activity import Activity
 from airflow_provider_lance.spark.epoch_history import EpochHistory, WatchedTotals
 from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.supervision.driver_reports import write_heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
-__all__ = ["HeartbeatWriter"]
+__all__ = ["Activity", "HeartbeatWriter"]
 
 log = logging.getLogger(__name__)
 
@@ -105,3 +104,36 @@ def _progress(query: StreamingQuery | None) -> dict[str, Any] | None:
         return progress
     document: dict[str, Any] = json.loads(progress.json)
     return document
+
+
+class Activity:
+    """Looks at one query again and again; ``since`` is as exact as the looks are frequent.
+
+    Spark counts no triggers that find no data. But it makes a new status object at each step of a
+    trigger (seen on 4.3), and Java compares two of them by identity. So a query that looks for data
+    without a pause and finds none is never busy for long, and one that hangs is, at whichever step:
+    listing the source, planning, the sink, Spark's own log.
+    """
+
+    def __init__(self) -> None:
+        self.since: str | None = None
+        """ISO 8601 in UTC; ``None`` while the query waits for data or for its next trigger."""
+        self._seen: tuple[Any, ...] | None = None
+
+    def look(self, query: StreamingQuery, *progress: object) -> None:
+        """Look once.
+
+        :param progress: whatever else changes when the query gets on.
+        """
+        status: Any = query._jsq.status()
+        if not _at_work(json.loads(status.json())):
+            self._seen = self.since = None
+            return
+        seen = (status, *progress)
+        if seen != self._seen:
+            self._seen, self.since = seen, utc_now()
+
+
+def _at_work(status: dict[str, Any]) -> bool:
+    # Before its first trigger a query connects to its sources, which can hang as well.
+    return bool(status["isTriggerActive"]) or str(status["message"]).startswith("Initializing")

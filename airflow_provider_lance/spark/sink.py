@@ -20,13 +20,13 @@ from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.failpoints import Failpoint
+from airflow_provider_lance.protocol.lance_errors import named_panics
 from airflow_provider_lance.protocol.model import (
     EndOffsets,
     Epoch,
     OutputMode,
     utc_now,
 )
-from airflow_provider_lance.protocol.panics import named_panics
 from airflow_provider_lance.spark.active_query import (
     ActiveQuery,
     find_active_query,
@@ -34,10 +34,14 @@ from airflow_provider_lance.spark.active_query import (
 )
 from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_seconds
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
-from airflow_provider_lance.spark.fencing_wait import wait_for_end
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
-from airflow_provider_lance.spark.start import classic_session, driver_of, refuse_trigger
+from airflow_provider_lance.spark.start import (
+    classic_session,
+    driver_of,
+    refuse_trigger,
+    wait_for_end,
+)
 from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask

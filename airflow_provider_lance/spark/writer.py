@@ -17,12 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_lance.exceptions import RowsRefusedError
-from airflow_provider_lance.protocol.dataset import (
-    LOOK_CACHE_BYTES,
-    open_dataset,
-    write_error,
-)
-from airflow_provider_lance.protocol.panics import is_panic
+from airflow_provider_lance.protocol.dataset import LOOK_CACHE_BYTES, open_dataset
+from airflow_provider_lance.protocol.lance_errors import is_panic, write_error
 from airflow_provider_lance.spark.casts import conform, one_form_of_floats
 
 __all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]

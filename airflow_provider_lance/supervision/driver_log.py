@@ -58,7 +58,7 @@ def summary_in(text: str, launch_id: str) -> Summary | None:
         if not (line.startswith("{") and launch_id in line):
             continue
         try:
-            found = Summary.from_json(json.loads(line))
+            found = Summary.read_json(json.loads(line))
         except (ValueError, RecursionError):
             continue
         if found.launch_id == launch_id:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from functools import partial
 from typing import Any
 from uuid import uuid4
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.protocol.decoding import one_of, read_fields
 from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import utc_now
 
 __all__ = [
@@ -50,7 +49,7 @@ class EndReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(JsonRecord):
     """The end of one launch. Epochs and rows are those this driver committed itself.
 
     ``rows`` counts what was read into those epochs, the rows that delete among them; ``deletes``
@@ -79,19 +78,6 @@ class Summary:
     error: str | None = None
     message: str | None = None
     stopped_by: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the summary as JSON carries it: camelCase names, plain values."""
-        document = {_camel(name): value for name, value in asdict(self).items()}
-        return document | {"reason": self.reason.value}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Summary:
-        """Read what :meth:`to_json` made; names of a newer package are passed over.
-
-        :raises ValueError: a part is missing, or has another form.
-        """
-        return cls(**read_fields(cls, document, {"reason": partial(one_of, EndReason)}, _camel))
 
 
 def new_launch_id() -> str:
@@ -157,7 +143,7 @@ def read_summary(files: Files, launch_id: str) -> Summary | None:
     """
     document = _read(files, f"{launch_id}/summary.json")
     try:
-        return Summary.from_json(document) if document else None
+        return Summary.read_json(document) if document else None
     except ValueError as error:
         raise SpecError(f"summary.json of launch {launch_id} must be {error}") from None
 

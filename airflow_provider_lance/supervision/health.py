@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from airflow_provider_lance.exceptions import FencedError, TerminalError, error_class
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import NO_EPOCH, Owner, OwnerState, StopNote
 from airflow_provider_lance.supervision.driver_log import LastError, is_certain
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
@@ -57,7 +58,7 @@ class StreamState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(JsonRecord):
     """How long, in seconds, something may last before it counts as trouble."""
 
     start: float = 300.0
@@ -66,6 +67,8 @@ class Limits:
     """Without a new heartbeat; a driver writes one every 10 s at least."""
     stall: float = 600.0
     """With one epoch planned and not committed."""
+
+    json_name = "limits"
 
 
 @dataclass(frozen=True, slots=True)

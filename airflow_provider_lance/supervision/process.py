@@ -10,12 +10,13 @@ import signal
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
-from airflow_provider_lance.protocol.decoding import read_fields, whole
+from airflow_provider_lance.protocol.decoding import Reader, whole
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 
 __all__ = ["ProcessIdentity"]
 
@@ -23,7 +24,7 @@ _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessIdentity:
+class ProcessIdentity(JsonRecord):
     """One process of one boot of one host; opaque, kept as it is.
 
     ``start`` is ``<boot>:<start ticks>``, empty where the system does not tell; ``<boot>`` is the
@@ -34,6 +35,11 @@ class ProcessIdentity:
     host: str
     pid: int
     start: str
+
+    json_name = "a process"
+    json_readers: ClassVar[Mapping[str, Reader]] = {
+        "pid": partial(whole, most=2**31 - 1)
+    }  # a larger one does not fit a C int
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity:
@@ -87,19 +93,6 @@ class ProcessIdentity:
     def terminate(self) -> bool:
         """Ask the process alone to end, with SIGTERM; tell whether it was delivered."""
         return self._send(signal.SIGTERM)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the identity as JSON carries it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> ProcessIdentity:
-        """Read what :meth:`to_json` made; further names are passed over.
-
-        :raises ValueError: it is something else.
-        """
-        # A larger pid than a C int cannot be asked about.
-        return cls(**read_fields(cls, document, {"pid": partial(whole, most=2**31 - 1)}))
 
     @property
     def _boot(self) -> str:

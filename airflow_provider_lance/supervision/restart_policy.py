@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import NO_EPOCH
-from airflow_provider_lance.protocol.option_parsers import travelled
 
 __all__ = ["RestartHistory", "RestartPolicy"]
 
 
 @dataclass(frozen=True, slots=True)
-class RestartPolicy:
+class RestartPolicy(JsonRecord):
     """Waits double from ``first`` to ``longest`` seconds, jittered down to half.
 
     ``most`` bounds the restarts without progress between them. A driver that lived for ``healthy``
@@ -26,6 +25,8 @@ class RestartPolicy:
     first: float = 10.0
     longest: float = 300.0
     healthy: float = 600.0
+
+    json_name = "a restart policy"
 
     def __post_init__(self) -> None:
         if self.most < 0:
@@ -40,7 +41,7 @@ class RestartPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class RestartHistory:
+class RestartHistory(JsonRecord):
     """The restarts of one task try so far.
 
     ``fruitless`` counts those since an epoch was committed or a driver stayed healthy, ``step``
@@ -51,6 +52,8 @@ class RestartHistory:
     fruitless: int = 0
     step: int = 0
     watermark: int = NO_EPOCH
+
+    json_name = "restarts"
 
     def lost(self, policy: RestartPolicy, *, watermark: int | None, lived: float) -> Self:
         """Return what the loss of a driver makes of this; ``lived`` in seconds."""
@@ -76,15 +79,3 @@ class RestartHistory:
         """Return the seconds to wait before the next restart."""
         longest = min(policy.longest, policy.first * 2.0 ** min(self.step, 32))
         return longest * random.uniform(0.5, 1.0)
-
-    def to_json(self) -> dict[str, int]:
-        """Return plain values, for a trigger's keyword arguments."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` made.
-
-        :raises SpecError: it is something else.
-        """
-        return cls(**travelled(cls, given, "restarts"))

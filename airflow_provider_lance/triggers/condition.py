@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Self
+from typing import ClassVar, Self
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.decoding import (
     Reader,
     finite,
     moment,
-    read_fields,
     shown,
     whole,
 )
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import NO_EPOCH, Watermark
-from airflow_provider_lance.protocol.option_parsers import travelled
 
 __all__ = ["Advance", "AdvanceCondition", "EpochCondition", "Mark"]
 
 
+def _span(value: object) -> timedelta:
+    try:
+        return timedelta(seconds=finite(value))
+    except OverflowError:
+        raise ValueError("a number of seconds") from None
+
+
 @dataclass(frozen=True, slots=True)
-class EpochCondition:
+class EpochCondition(JsonRecord):
     """Exactly one of three: an epoch number, a moment that the newest epoch follows, an age.
 
     ``since`` is aware of its time zone; ``max_age`` is more than nothing.
@@ -33,6 +39,13 @@ class EpochCondition:
     epoch: int | None = None
     since: datetime | None = None
     max_age: timedelta | None = None
+
+    json_name = "a condition"
+    json_readers: ClassVar[Mapping[str, Reader]] = {
+        "epoch": whole,
+        "since": lambda value: datetime.fromisoformat(moment(value)),
+        "max_age": _span,
+    }
 
     def __post_init__(self) -> None:
         if sum(part is not None for part in (self.epoch, self.since, self.max_age)) != 1:
@@ -62,37 +75,9 @@ class EpochCondition:
             return f"an epoch committed after {self.since.isoformat(timespec='milliseconds')}"
         return f"an epoch at most {self.max_age} old"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the condition as plain values, for a trigger's keyword arguments."""
-        return {
-            "epoch": self.epoch,
-            "since": self.since.isoformat() if self.since else None,
-            "max_age": self.max_age.total_seconds() if self.max_age else None,
-        }
-
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` made.
-
-        :raises SpecError: it is something else.
-        """
-        readers: dict[str, Reader] = {
-            "epoch": whole,
-            "since": lambda value: datetime.fromisoformat(moment(value)),
-            "max_age": _span,
-        }
-        return cls(**travelled(cls, given, "a condition", readers))
-
-
-def _span(value: object) -> timedelta:
-    try:
-        return timedelta(seconds=finite(value))
-    except OverflowError:
-        raise ValueError("a number of seconds") from None
-
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(JsonRecord):
     """A point of a query's history: all that is in the dataset's versions up to ``version``.
 
     ``epoch`` and ``generation`` are the watermark there; ``token`` and ``run_id`` are those of the
@@ -105,22 +90,22 @@ class Mark:
     token: int = 0
     run_id: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, to be kept."""
-        return asdict(self)
+    json_name = "a mark"
+    json_readers: ClassVar[Mapping[str, Reader]] = {
+        **dict.fromkeys(("version", "generation", "token"), whole),
+        "epoch": partial(whole, least=NO_EPOCH),
+    }
 
     @classmethod
-    def from_json(cls, given: object) -> Self:
-        """Read what :meth:`to_json` made.
+    def read_whole(cls, given: object) -> Self:
+        """Read what :meth:`to_json` made; with a part left out it would start at the beginning.
 
-        :raises ValueError: it is something else.
+        :raises ValueError: a part is missing or has another form.
         """
-        readers: dict[str, Reader] = dict.fromkeys(("version", "generation", "token"), whole)
-        readers["epoch"] = partial(whole, least=NO_EPOCH)
         try:
-            if not isinstance(given, Mapping) or not readers.keys() | {"run_id"} <= given.keys():
-                raise ValueError("a part is missing")  # a mark of its defaults tells all anew
-            return cls(**read_fields(cls, given, readers))
+            if not isinstance(given, Mapping) or not cls().to_json().keys() <= given.keys():
+                raise ValueError("a part is missing")
+            return cls.read_json(given)
         except ValueError as error:
             raise ValueError(f"{shown(given)} is no mark: {error}") from None
 

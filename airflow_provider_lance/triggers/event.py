@@ -218,7 +218,7 @@ class _Told:
         for store in self._stores:
             try:
                 if (kept := await store.aget(self._key)) is not None:
-                    marks.append(Mark.from_json(kept))
+                    marks.append(Mark.read_whole(kept))
             except Exception as error:  # Airflow's, the API's or a state backend's own
                 self._failed += 1
                 self._complain("read", error)

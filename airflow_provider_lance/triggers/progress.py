@@ -1,12 +1,16 @@
-"""Lines about how a stream gets on: one for each epoch, or one a minute where they are frequent."""
+"""A stream's progress as lines of the task's log and as metrics."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
-__all__ = ["EpochLines", "progress_line"]
+from airflow_provider_lance.compat import stats
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
+
+__all__ = ["EpochLines", "count_restart", "gauge_progress", "progress_line"]
 
 _SECONDS = 60.0
 """How often a line may appear in the task's log: 1,440 a day, of about 350 bytes each."""
@@ -71,3 +75,30 @@ def _part(heartbeat: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _number(value: object) -> object:
     return round(value, 1) if isinstance(value, float) else value
+
+
+def gauge_progress(
+    query_id: str, heartbeat: Heartbeat, silent: float, tags: dict[str, Any]
+) -> None:
+    """Send ``lag`` and ``epoch_age`` in seconds, and ``behind`` where the source tells it.
+
+    ``lag`` is how long the epoch in flight has been waiting for its commit, 0 while there is none;
+    ``behind`` counts records (Kafka) or files that are there and not read.
+    """
+    _gauge("lag", query_id, 0.0 if heartbeat.idle else heartbeat.busy + silent, tags)
+    if heartbeat.committed_at:
+        age = datetime.now(UTC) - heartbeat.committed_at
+        _gauge("epoch_age", query_id, max(0.0, age.total_seconds()), tags)
+    if heartbeat.behind is not None:
+        _gauge("behind", query_id, heartbeat.behind, tags)
+
+
+def count_restart(query_id: str, state: str, tags: dict[str, Any]) -> None:
+    """Count one restart in ``restarts``, tagged with the ``state`` that called for it."""
+    stats.incr("lance_stream.restarts", tags={**tags, "query_id": query_id, "state": state})
+    stats.incr(f"lance_stream.{query_id}.restarts")
+
+
+def _gauge(word: str, query_id: str, value: float, tags: dict[str, Any]) -> None:
+    stats.gauge(f"lance_stream.{word}", value, tags={**tags, "query_id": query_id})
+    stats.gauge(f"lance_stream.{query_id}.{word}", value)

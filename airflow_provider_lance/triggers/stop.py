@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_lance.exceptions import SpecError, TerminalError, TransientError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.decoding import moment
+from airflow_provider_lance.protocol.decoding import Reader, moment
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import Owner, OwnerState
-from airflow_provider_lance.protocol.option_parsers import travelled
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.supervision.driver_reports import read_summary, report_location
 from airflow_provider_lance.supervision.process import ProcessIdentity
@@ -38,7 +38,7 @@ class StopState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stopping:
+class Stopping(JsonRecord):
     """One stop under way: which owner was asked, and until when it may take its time."""
 
     uri: str
@@ -46,6 +46,9 @@ class Stopping:
     token: int
     deadline: str
     lance_conn_id: str | None = LanceHook.default_conn_name
+
+    json_name = "a stop under way"
+    json_readers: ClassVar[Mapping[str, Reader]] = {"deadline": moment}
 
     def look(self, hook: LanceHook) -> tuple[StopState, dict[str, Any]]:
         """Return how far it has come, and what the dataset shows. Blocks.
@@ -67,18 +70,6 @@ class Stopping:
             return StopState.GONE
         over = datetime.now(UTC) >= datetime.fromisoformat(self.deadline)
         return StopState.OVERDUE if over else StopState.WAITING
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, for a trigger's keyword arguments."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` made.
-
-        :raises SpecError: it is something else.
-        """
-        return cls(**travelled(cls, given, "a stop under way", {"deadline": moment}))
 
 
 def _has_said_its_last_word(owner: Owner, hook: LanceHook) -> bool:

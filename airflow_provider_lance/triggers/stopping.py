@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_provider_lance.drivers.local import LocalDriver
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.exceptions import DatasetNotFoundError
-from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.stop_requests import request_stop
 
@@ -20,7 +19,7 @@ def ask_to_stop(launch: Launch, hook: LanceHook, by: str) -> bool:
     :param by: who asks, for the driver's summary and for whoever reads it.
     :raises TransientError: the store did not answer.
     """
-    if isinstance(launch.driver, LocalDriver) and launch.driver.stop(by):
+    if launch.stop(by):
         return True
     try:
         port = hook.open(launch.uri)
@@ -37,6 +36,6 @@ def end_launch(launch: Launch, hook: LanceHook, by: str) -> str:
     if ask_to_stop(launch, hook, by):
         return "asked to stop"
     # There is no dataset to ask through, so nothing of it can be in the middle of a commit.
-    if isinstance(launch.driver, ClusterDriver) and launch.kill():
+    if launch.kill():
         return "killed"
     return "nobody to be asked"

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, ClassVar
 
-from airflow_provider_lance.drivers.local import LocalDriver
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.log_tail import LogTail, last_lines
-from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.protocol.decoding import moment
-from airflow_provider_lance.protocol.option_parsers import travelled
+from airflow_provider_lance.protocol.decoding import Reader, moment
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.supervision.health import Health, Limits, StreamState
 from airflow_provider_lance.supervision.restart_policy import RestartHistory, RestartPolicy
-from airflow_provider_lance.triggers.metrics import count_restart, gauge_progress
-from airflow_provider_lance.triggers.progress import EpochLines
+from airflow_provider_lance.triggers.progress import EpochLines, count_restart, gauge_progress
 from airflow_provider_lance.triggers.stopping import ask_to_stop
 from airflow_provider_lance.triggers.supervision_outcome import (
     Action,
@@ -44,7 +42,7 @@ _LAST_LINES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class SupervisionConfig:
+class SupervisionConfig(JsonRecord):
     """All that a supervisor needs, in any process, after any restart; travels as JSON.
 
     ``task_key`` is the ``launchedBy`` text of the task try that watches, ``deadline`` an ISO time
@@ -65,38 +63,8 @@ class SupervisionConfig:
     rows: int = 0
     version: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, for a trigger's keyword arguments."""
-        return {
-            "launch": self.launch.to_json(),
-            "task_key": self.task_key,
-            "limits": asdict(self.limits),
-            "policy": asdict(self.policy),
-            "restarts": self.restarts.to_json(),
-            "lance_conn_id": self.lance_conn_id,
-            "poll_interval": self.poll_interval,
-            "stop_grace": self.stop_grace,
-            "deadline": self.deadline,
-            "tags": dict(self.tags),
-            "rows": self.rows,
-            "version": self.version,
-        }
-
-    @classmethod
-    def from_json(cls, given: dict[str, Any]) -> Self:
-        """Read what :meth:`to_json` made.
-
-        :raises SpecError: it is something else.
-        """
-        what = "the order to a supervisor"
-        readers = {
-            "launch": Launch.from_json,
-            "limits": lambda part: Limits(**travelled(Limits, part, what)),
-            "policy": lambda part: RestartPolicy(**travelled(RestartPolicy, part, what)),
-            "restarts": RestartHistory.from_json,
-            "deadline": moment,
-        }
-        return cls(**travelled(cls, given, what, readers))
+    json_name = "a supervision's configuration"
+    json_readers: ClassVar[Mapping[str, Reader]] = {"deadline": moment}
 
 
 class SupervisionLoop:
@@ -210,9 +178,8 @@ class SupervisionLoop:
             self._log.info("driver | %s", line)
 
     def _show_last_lines(self) -> None:
-        driver = self.order.launch.driver
-        if isinstance(driver, LocalDriver) and driver.driver.here:
-            for line in last_lines(RunDirectory.at(driver.folder).driver_log, _LAST_LINES):
+        if log := self.order.launch.log():
+            for line in last_lines(log, _LAST_LINES):
                 self._log.info("driver.log ends | %s", line)
 
     def _show(self, health: Health) -> None:
@@ -271,8 +238,5 @@ class SupervisionLoop:
 
 
 def _tail(launch: Launch, *, from_end: bool) -> LogTail | None:
-    driver = launch.driver
-    if not isinstance(driver, LocalDriver) or not driver.driver.here:
-        return None
-    log = RunDirectory.at(driver.folder).driver_log
-    return LogTail(log, _LINES, from_end=from_end, keep=Warnings())
+    log = launch.log()
+    return LogTail(log, _LINES, from_end=from_end, keep=Warnings()) if log else None

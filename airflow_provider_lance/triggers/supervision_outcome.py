@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar
 
+from airflow_provider_lance.backends.launch import same_task
 from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN
-from airflow_provider_lance.hooks.drivers import same_task
-from airflow_provider_lance.protocol.decoding import Reader, one_of, whole_text
-from airflow_provider_lance.protocol.option_parsers import travelled
+from airflow_provider_lance.protocol.decoding import Reader, whole_text
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.supervision.driver_reports import Summary
 from airflow_provider_lance.supervision.health import Health, StreamState
 from airflow_provider_lance.supervision.restart_policy import RestartHistory, RestartPolicy
@@ -28,8 +27,14 @@ class Action(StrEnum):
     """End what is left of the driver and launch another one."""
 
 
+def _summary(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Let a summary pass that can be read, as it is."""
+    Summary.read_json(given)
+    return given
+
+
 @dataclass(frozen=True, slots=True)
-class SupervisionOutcome:
+class SupervisionOutcome(JsonRecord):
     """What to do, why, and after how many seconds; travels as a trigger's event.
 
     ``ended`` is the driver's summary as JSON, where it left one; ``error`` the class of the error
@@ -47,40 +52,8 @@ class SupervisionOutcome:
     timed_out: bool = False
     error: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "action": self.action.value,
-            "state": self.state.value,
-            "reason": self.reason,
-            "restartable": self.restartable,
-            "asked_by": self.asked_by,
-            "delay": self.delay,
-            "restarts": self.restarts.to_json(),
-            "ended": dict(self.ended) if self.ended else None,
-            "timed_out": self.timed_out,
-            "error": self.error,
-        }
-
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` made.
-
-        :raises SpecError: it is something else.
-        """
-        readers: dict[str, Reader] = {
-            "action": partial(one_of, Action),
-            "state": partial(one_of, StreamState),
-            "restarts": RestartHistory.from_json,
-            "ended": _summary,
-        }
-        return cls(**travelled(cls, given, "a verdict", readers))
-
-
-def _summary(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Let a summary pass that can be read, as it is."""
-    Summary.from_json(given)
-    return given
+    json_name = "an outcome of supervision"
+    json_readers: ClassVar[Mapping[str, Reader]] = {"ended": _summary}
 
 
 def decide_next(

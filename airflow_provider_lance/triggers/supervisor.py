@@ -7,9 +7,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_lance.drivers.local import LocalDriver
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.log_tail import end_of_log
-from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import (
     CheckpointCorruptError,
     DatasetNotFoundError,
@@ -17,7 +16,6 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     TransientError,
 )
-from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
@@ -127,8 +125,8 @@ class Supervisor:
         return evaluate(observation, self._limits)
 
     def _alive(self) -> bool | None:
-        in_cluster = isinstance(self.launch.driver, ClusterDriver)
-        if in_cluster and self.heartbeat_json and self._clock() - self._changed < _CLUSTER_SECONDS:
+        fresh = self.heartbeat_json and self._clock() - self._changed < _CLUSTER_SECONDS
+        if fresh and self.launch.polls_remotely:
             return None  # its heartbeat is proof enough
         return self.launch.alive()
 
@@ -157,10 +155,10 @@ class Supervisor:
 
     def _read_log(self) -> None:
         """Read what the driver's log says of its end, where it lies on this host."""
-        driver = self.launch.driver
-        if self.summary or not isinstance(driver, LocalDriver) or not driver.driver.here:
+        log = self.launch.log()
+        if self.summary or log is None:
             return
-        text = end_of_log(RunDirectory.at(driver.folder).driver_log)
+        text = end_of_log(log)
         self.summary = summary_in(text, self.launch.launch_id)
         self._last_error = last_error(text)
 
@@ -200,14 +198,8 @@ class Supervisor:
         except (DatasetNotFoundError, ProtocolVersionError):
             return None, None
         note = standing_request(state)
-        return state.owner, note if self._means_us(note) else None
-
-    def _means_us(self, note: StopNote | None) -> bool:
-        if note is None:
-            return False
-        if note.launch_id:
-            return note.launch_id == self.launch.launch_id
-        return self.heartbeat is not None and note.token == self.heartbeat.token
+        token = self.heartbeat.token if self.heartbeat else None
+        return state.owner, note if note and note.means(self.launch.launch_id, token) else None
 
 
 def _age(launched_at: str) -> float:

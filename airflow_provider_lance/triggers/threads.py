@@ -14,7 +14,7 @@ from enum import Enum
 from functools import cache, partial
 from typing import ParamSpec, TypeVar
 
-from airflow_provider_lance.protocol.panics import named_panics
+from airflow_provider_lance.protocol.lance_errors import named_panics
 
 __all__ = ["Pool", "in_thread"]
 

@@ -9,22 +9,26 @@ outlived its task.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from airflow_provider_lance.backends.launch import same_task
 from airflow_provider_lance.diagnostics.collect_drivers import with_owner
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
-from airflow_provider_lance.hooks.drivers import same_task
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.decoding import Reader, moment, plain_text
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import OwnerState
-from airflow_provider_lance.protocol.option_parsers import travelled
 from airflow_provider_lance.supervision.driver_reports import report_location
+from airflow_provider_lance.triggers.threads import Pool, in_thread
 
-__all__ = ["XCOM_KEY", "Turn", "take_turn"]
+__all__ = ["XCOM_KEY", "LanceTurnTrigger", "Turn", "take_turn"]
 
 XCOM_KEY = "lance_turn"
 """Where a run keeps its note; Airflow removes it when a new try starts."""
@@ -36,7 +40,7 @@ _LONGEST_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(JsonRecord):
     """One run's place among the runs of its task; travels as JSON.
 
     ``task_key`` is the task try's ``launchedBy`` text; ``rank`` its logical date, or when it was to
@@ -58,6 +62,9 @@ class Turn:
     others: tuple[str, ...] = ()
     waits_for: str = ""
     since: str | None = None
+
+    json_name = "a turn"
+    json_readers: ClassVar[Mapping[str, Reader]] = {"deadline": moment, "since": moment}
 
     @property
     def is_over(self) -> bool:
@@ -105,19 +112,6 @@ class Turn:
         if whom and whom == self.waits_for:
             return self
         return replace(self, waits_for=whom, since=datetime.now(UTC).isoformat() if whom else None)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values, for a trigger's keyword arguments."""
-        return asdict(self) | {"others": list(self.others)}
-
-    @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Read what :meth:`to_json` made.
-
-        :raises SpecError: it is something else.
-        """
-        readers: dict[str, Reader] = {"deadline": moment, "since": moment, "others": _texts}
-        return cls(**travelled(cls, given, "a turn", readers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,3 +210,39 @@ def _parts(launched_by: str) -> tuple[str, str, str, int]:
 
 def _seconds_since(moment: str) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()
+
+
+class LanceTurnTrigger(BaseTrigger):
+    """
+    Fire once no other run that was seen streams the query, or the wait has lasted too long.
+
+    The event is ``{"turn"}``; the task looks once more before it launches a driver.
+
+    :param turn: Whose turn it is to be, as :meth:`.Turn.to_json` makes it.
+    """
+
+    def __init__(self, *, turn: dict[str, Any]) -> None:
+        super().__init__()
+        self.turn = turn
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", {"turn": self.turn}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        turn, trouble = Turn.from_json(self.turn), ""
+        while not (turn.is_over or turn.is_too_long):
+            await asyncio.sleep(turn.poll_interval)
+            try:
+                # A new hook each time: its credentials may have been replaced meanwhile.
+                whom = await in_thread(Pool.LOOKS, turn.look, LanceHook(turn.lance_conn_id))
+            except Exception as error:  # whatever it is, to wait on does no harm
+                if str(error) != trouble:
+                    self.log.warning("Cannot tell whose turn it is; asking again. error=%s", error)
+                trouble = str(error)
+                continue
+            if not whom:
+                break
+            if whom != turn.waits_for:
+                self.log.info("Waiting for %s.", whom)
+            turn = turn.waiting_for(whom)
+        yield TriggerEvent({"turn": turn.to_json()})

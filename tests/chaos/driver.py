@@ -18,8 +18,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.spark import fencing_wait as handover
 from airflow_provider_lance.spark import sink
+from airflow_provider_lance.spark import start as handover
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spec.job import JobSpec
 from tests.chaos.classic import ClassicSink

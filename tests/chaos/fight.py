@@ -62,9 +62,9 @@ class Fight:
         """Note what must not have been; the first counts."""
         self.wrong = self.wrong or what
 
-    def check(self, verdict: Verdict) -> None:
+    def check(self, outcome: Verdict) -> None:
         """Run the recovery check, which must not call a stream healthy whose rows are missing."""
-        if verdict.deceives(self.scene.healthy()):
+        if outcome.deceives(self.scene.healthy()):
             self.healthy += 1
             self.blame("the recovery check says healthy")
 

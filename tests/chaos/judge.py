@@ -72,4 +72,4 @@ def judge(seen: Evidence, expected: Callable[[int], Counter[Any]]) -> Verdict:
     verdicts = [
         Verdict(epoch, *compare(seen.rows, expected(epoch))) for epoch in range(least, most + 1)
     ]
-    return min(verdicts, key=lambda verdict: verdict.lost + verdict.duplicated)
+    return min(verdicts, key=lambda outcome: outcome.lost + outcome.duplicated)

@@ -102,7 +102,7 @@ def _round(scene: Scene, plan: RoundPlan) -> RoundResult:
     began, injected = time.monotonic(), scene.place.injected
     epochs = scene.epochs + scene.planned
     fought, upkeep = Fight(scene, plan), Upkeep(scene.place, plan.maintained, scene.gap)
-    verdict = Verdict(scene.planned, 0, 0)
+    outcome = Verdict(scene.planned, 0, 0)
     try:
         # What earlier drivers left unread counts: a backlog makes no round better.
         scene.source.add(max(0, plan.files - scene.unread))
@@ -110,17 +110,17 @@ def _round(scene: Scene, plan: RoundPlan) -> RoundResult:
         with scene.place.attacked(plan.faults), upkeep:
             fight(fought)
         scene.place.settle()
-        verdict = scene.judge()
-        fought.blame(verdict.wrong)
-        fought.check(verdict)
+        outcome = scene.judge()
+        fought.blame(outcome.wrong)
+        fought.check(outcome)
     except Exception as error:
         fought.blame(f"{type(error).__name__}: {error}")
         (scene.folder / "failed.txt").write_text(traceback.format_exc())
     fought.blame(upkeep.unexpected)
-    lost = fought.lost + verdict.lost
-    unreadable = fought.unreadable + verdict.unreadable
-    if lost or verdict.duplicated or unreadable or fought.healthy:
-        counts = f"{lost} rows lost, {verdict.duplicated} duplicated"
+    lost = fought.lost + outcome.lost
+    unreadable = fought.unreadable + outcome.unreadable
+    if lost or outcome.duplicated or unreadable or fought.healthy:
+        counts = f"{lost} rows lost, {outcome.duplicated} duplicated"
         counts += ", unreadable" * bool(unreadable) + ", called healthy" * bool(fought.healthy)
         fought.wrong = f"{counts}. {fought.wrong}"
     if plan.number < 0 and scene.unread:
@@ -140,7 +140,7 @@ def _round(scene: Scene, plan: RoundPlan) -> RoundResult:
         doubts=sum(end.doubts for end in fought.ends),
         epochs=scene.epochs + scene.planned - epochs,
         lost=lost,
-        duplicated=verdict.duplicated,
+        duplicated=outcome.duplicated,
         unreadable=unreadable,
         healthy=fought.healthy,
         seconds=time.monotonic() - began,

@@ -76,8 +76,8 @@ def test_a_claim_is_believed_only_if_the_rows_are_there() -> None:
 
 
 def test_an_epoch_that_spark_has_as_done_must_be_there_whatever_is_claimed() -> None:
-    verdict = judge(seen("ab", planned=2, committed=2), input_until)
-    assert (verdict.epoch, verdict.lost) == (2, 1)
+    outcome = judge(seen("ab", planned=2, committed=2), input_until)
+    assert (outcome.epoch, outcome.lost) == (2, 1)
 
 
 def test_an_epoch_that_is_there_and_not_claimed_will_be_doubled() -> None:
@@ -101,10 +101,10 @@ def test_where_evidence_is_gone_the_epoch_in_doubt_is_there_whole_or_not_at_all(
 
 def test_a_version_that_cannot_be_read_is_wrong_whatever_else_is_right() -> None:
     evidence = Evidence(Counter(), 1, 0, 1, 1, unreadable="a file is not there")
-    verdict = judge(evidence, input_until)
-    assert (verdict.unreadable, verdict.lost) == (1, 0)
-    assert not verdict.fine
-    assert "a file is not there" in verdict.wrong
+    outcome = judge(evidence, input_until)
+    assert (outcome.unreadable, outcome.lost) == (1, 0)
+    assert not outcome.fine
+    assert "a file is not there" in outcome.wrong
 
 
 @pytest.mark.parametrize("healthy", [False, True])

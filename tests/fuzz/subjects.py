@@ -16,10 +16,10 @@ from typing import Any
 
 from airflow.sdk import Connection
 
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.launch_request import LaunchRequest
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, MaintenanceSpec
 from airflow_provider_lance.operators.repair_request import RepairRequest, parse_tolerance

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.hooks.drivers import Launch
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.protocol.codec import decode_query, decode_stamp, key
@@ -181,14 +181,14 @@ def without_later_tags(order: dict[str, Any]) -> dict[str, Any]:
 @LATER_TOO
 def test_what_a_trigger_and_a_task_keep_is_read(changed: Any) -> None:
     event = changed(read("stream-event"))
-    verdict = SupervisionOutcome.from_json(event["outcome"])
-    assert verdict.ended is not None
-    assert Summary.from_json(verdict.ended) == written.SUMMARY
-    assert (verdict.action, verdict.restarts) == (written.VERDICT.action, written.ORDER.restarts)
+    outcome = SupervisionOutcome.from_json(event["outcome"])
+    assert outcome.ended is not None
+    assert Summary.from_json(outcome.ended) == written.SUMMARY
+    assert (outcome.action, outcome.restarts) == (written.VERDICT.action, written.ORDER.restarts)
     assert Launch.from_json(changed(read("launch-on-cluster"))) == written.CLUSTER
     memory = DriverTaskState.of(context(changed(read("task-state"))))
     assert (memory.launch, memory.over, memory.was_cleared) == (written.LAUNCH, "", False)
-    assert Mark.from_json(changed(read("watcher-state"))) == written.MARK
+    assert Mark.read_whole(changed(read("watcher-state"))) == written.MARK
 
 
 def context(note: Any) -> Any:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_lance.exceptions import SchemaMismatchError, StorageUnavailableError
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.files import open_files
-from airflow_provider_lance.protocol.panics import is_panic
+from airflow_provider_lance.protocol.lance_errors import is_panic
 from airflow_provider_lance.spark import job as jobs
 from airflow_provider_lance.spark import target
 from airflow_provider_lance.spark.job import run

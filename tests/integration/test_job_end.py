@@ -23,7 +23,7 @@ from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.spark import driver_loop as supervision
 from airflow_provider_lance.spark import heartbeat as heartbeats
-from airflow_provider_lance.spark.activity import Activity
+from airflow_provider_lance.spark.heartbeat import Activity
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.spec.job import JobSpec

@@ -23,6 +23,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance import shipping
+from airflow_provider_lance.backends.submission import Submission, spark_connection
 from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     StorageUnavailableError,
@@ -34,7 +35,6 @@ from airflow_provider_lance.maintenance.options import (
     MaintenanceSpec,
 )
 from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
-from airflow_provider_lance.operators.submission import Submission, spark_connection
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.spark.compaction import ExecuteOnExecutors
 from airflow_provider_lance.spark.maintain import main, run

@@ -29,6 +29,7 @@ from airflow_provider_lance.protocol.port import (
 )
 from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import World, epoch_rows, lance_world, twin_world
+from tests.support.s3 import IMPATIENT, s3_server
 
 LANDS, PREEMPTED = True, False
 
@@ -275,3 +276,22 @@ def test_a_port_of_a_recreated_dataset_is_not_intact(tmp_path: Path, rows: int) 
         lance.write_dataset(more, uri, mode="append" if Path(uri).exists() else "create")
     assert not port.is_intact()
     assert not port.is_intact(), "however often it is asked"
+
+
+def test_each_read_of_a_store_that_went_away_has_one_error() -> None:
+    """A file session raises RuntimeError, where the other calls raise OSError (pylance 14.0.2)."""
+    rows = pa.table({"id": pa.array([7], pa.int64())})
+    with s3_server() as server:
+        uri, options = server.uri("t.lance"), server.options(**IMPATIENT)
+        lance.write_dataset(rows, uri, storage_options=options)
+        ports = [open_dataset(uri, options) for _ in range(5)]
+    reads: list[Callable[[LanceDatasetPort], object]] = [
+        LanceDatasetPort.is_intact,
+        LanceDatasetPort.newest_intact,
+        LanceDatasetPort.latest,
+        lambda port: port.at(7),
+        lambda port: port.properties(7),
+    ]
+    for port, read in zip(ports, reads, strict=True):
+        with pytest.raises(StorageUnavailableError):
+            read(port)

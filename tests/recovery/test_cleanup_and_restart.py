@@ -26,8 +26,7 @@ from airflow_provider_lance.maintenance.cleanup import Retention, clean_up
 from airflow_provider_lance.maintenance.compaction import compact
 from airflow_provider_lance.maintenance.options import KEEP_SECONDS
 from airflow_provider_lance.maintenance.versions import Version
-from airflow_provider_lance.protocol.clock import Moment, now
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, Moment, now
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.failpoints import Failpoint

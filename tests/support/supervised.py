@@ -11,10 +11,10 @@ from typing import Any
 import lance
 import pyarrow as pa
 
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import StorageUnavailableError
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import decode_query

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_lance.spark import activity
-from airflow_provider_lance.spark.activity import Activity
+from airflow_provider_lance.spark import heartbeat as activity
+from airflow_provider_lance.spark.heartbeat import Activity
 
 IDLE, WORK = ("Waiting for data to arrive", False), ("Getting offsets", True)
 

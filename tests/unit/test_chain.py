@@ -14,8 +14,7 @@ from airflow_provider_lance.exceptions import (
     HistoryGapError,
 )
 from airflow_provider_lance.protocol.answers import OnRestore
-from airflow_provider_lance.protocol.clock import Moment
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, Moment
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.protocol.port import Append, Configure

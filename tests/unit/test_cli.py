@@ -285,7 +285,7 @@ print(sorted({{name.split(".")[0] for name in sys.modules}} & {{"airflow", "pysp
 def test_importing_the_commands_is_cheap() -> None:
     code = """
 import sys
-from airflow_provider_lance.cli.parser import build_parser
+from airflow_provider_lance.cli.main import build_parser
 build_parser()
 heavy = {"airflow", "lance", "numpy", "pandas", "pyarrow", "pyspark", "rich"}
 print(sorted(heavy & {name.split(".")[0] for name in sys.modules}))

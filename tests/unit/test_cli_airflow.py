@@ -12,7 +12,7 @@ import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_provider_lance.cli.airflow import get_cli_commands
-from airflow_provider_lance.cli.parser import build_parser
+from airflow_provider_lance.cli.main import build_parser
 from airflow_provider_lance.provider_info import get_provider_info
 from tests.support.cli import QUERY, Stream, python, sleeper, typed
 
@@ -79,8 +79,8 @@ print(sorted(set(sys.modules) - before - {"airflow_provider_lance"}))
         [
             "airflow_provider_lance.cli",
             "airflow_provider_lance.cli.airflow",
-            "airflow_provider_lance.cli.commands",
             "airflow_provider_lance.cli.command_spec",
+            "airflow_provider_lance.cli.commands",
         ]
     )
 

@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from airflow_provider_lance.cli import doctor_packages as environment
-from airflow_provider_lance.cli import probe
+from airflow_provider_lance.cli import doctor_store as probe
 from airflow_provider_lance.cli.diagnosis import Diagnosis, Level
 from airflow_provider_lance.cli.doctor_spark import diagnose_spark
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from airflow_provider_lance.protocol.clock import Moment, now
+from airflow_provider_lance.protocol.commit_policy import Moment, now
 
 
 @pytest.mark.parametrize(

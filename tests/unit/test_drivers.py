@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_lance.backends.cluster import ClusterDriver
+from airflow_provider_lance.backends.launch import Launch, same_task
 from airflow_provider_lance.drivers.local import LocalDriver
-from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch, same_task
 from tests.support.supervised import ELSEWHERE, Supervised, killed
 
 from .conftest import AddConnection

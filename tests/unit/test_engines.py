@@ -13,6 +13,7 @@ import lance
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_lance.backends.submission import Submission, spark_connection
 from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     LanceStreamError,
@@ -25,7 +26,6 @@ from airflow_provider_lance.maintenance.options import (
     MaintenanceSpec,
 )
 from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
-from airflow_provider_lance.operators.submission import Submission, spark_connection
 from tests.support.processes import wait_for
 
 from .conftest import ROWS, SECRET, SparkOn, SparkSubmit

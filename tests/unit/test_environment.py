@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
+from airflow_provider_lance.backends.environment import driver_environment
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.operators.environment import driver_environment
 
 from .conftest import SECRET
 

@@ -445,9 +445,9 @@ def test_condition(condition: dict[str, int], advance: Advance, met: bool, exact
 @pytest.mark.parametrize("given", [None, [], {}, {"version": 1}, "text", {"version": "x"}])
 def test_a_mark_is_read_or_refused(given: Any) -> None:
     made = Mark(4, 3, 2, 1, "run")
-    assert Mark.from_json(json.loads(json.dumps(made.to_json()))) == made
+    assert Mark.read_whole(json.loads(json.dumps(made.to_json()))) == made
     with pytest.raises(ValueError, match=r"no mark|invalid literal"):
-        Mark.from_json(given)
+        Mark.read_whole(given)
 
 
 def test_a_new_numbering_counts_as_an_advance(dataset: str) -> None:

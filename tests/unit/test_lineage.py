@@ -108,10 +108,10 @@ def test_a_deferred_task_tells_at_its_end_what_its_drivers_did(
         **summary(tmp_path).to_json(),
         "launchId": order["launch"]["launchId"],
     }
-    verdict = SupervisionOutcome(Action.END, StreamState.FINISHED, "read all", ended=ended)
+    outcome = SupervisionOutcome(Action.END, StreamState.FINISHED, "read all", ended=ended)
     # Another process: another operator, which knows only what the trigger hands it.
     second = operator(tmp_path, deferrable=True)
-    second.execute_complete(given, {"outcome": verdict.to_json(), "order": order | {"rows": 45}})
+    second.execute_complete(given, {"outcome": outcome.to_json(), "order": order | {"rows": 45}})
     facet = event(second, "complete")["run"]["facets"]["lanceStream"]
     assert (facet["versionBefore"], facet["versionAfter"], facet["rows"]) == (1, 12, 45)
 

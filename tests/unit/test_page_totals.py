@@ -8,8 +8,8 @@ from pathlib import Path
 import lance
 import pytest
 
-from airflow_provider_lance.plugins.page import totals
-from airflow_provider_lance.plugins.page.totals import fragment_totals
+from airflow_provider_lance.plugins.page import queries as totals
+from airflow_provider_lance.plugins.page.queries import fragment_totals
 from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.maintenance import append, make
 

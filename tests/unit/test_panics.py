@@ -20,7 +20,8 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.maintenance.options import MaintenanceOptions
 from airflow_provider_lance.maintenance.run import maintain
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort, is_panic, open_dataset
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.lance_errors import is_panic
 from airflow_provider_lance.protocol.port import Append, Configure, Upsert
 from airflow_provider_lance.spark.writer import WriteTask
 from airflow_provider_lance.triggers.threads import Pool, in_thread

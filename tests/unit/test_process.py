@@ -209,6 +209,6 @@ def test_it_travels_as_json(spawn: Spawn) -> None:
     identity = ProcessIdentity.of(spawn().pid)
     document = json.loads(json.dumps(identity.to_json()))
     assert document.keys() == {"host", "pid", "start"}
-    assert ProcessIdentity.from_json({**document, "newer": 1}) == identity
+    assert ProcessIdentity.read_json({**document, "newer": 1}) == identity
     with pytest.raises(ValueError, match="start"):
-        ProcessIdentity.from_json({"host": "h", "pid": 1})
+        ProcessIdentity.read_json({"host": "h", "pid": 1})

@@ -24,9 +24,8 @@ from airflow_provider_lance.exceptions import (
     TerminalError,
 )
 from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
-from airflow_provider_lance.protocol.clock import Moment
 from airflow_provider_lance.protocol.codec import key
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, Moment
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import Append, Configure
 from airflow_provider_lance.testing.dataset import Fault

@@ -8,8 +8,7 @@ import lance
 import pytest
 
 from airflow_provider_lance.exceptions import DatasetRestoredError, FencedError
-from airflow_provider_lance.protocol.clock import Moment
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, Moment
 from airflow_provider_lance.protocol.model import OutputMode
 from tests.support.drivers import QUICK, SparkLike, World, epoch_rows, lance_world
 

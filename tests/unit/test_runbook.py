@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_lance.cli.parser import build_parser
+from airflow_provider_lance.cli.main import build_parser
 from airflow_provider_lance.diagnostics.findings import Code
 
 DOCS = Path(__file__).parents[2] / "docs"

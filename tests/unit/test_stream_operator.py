@@ -19,6 +19,9 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from airflow_provider_lance.backends.master import master_of
+from airflow_provider_lance.backends.submission import spark_connection
+from airflow_provider_lance.backends.submit import driver_root
 from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
     FencedError,
@@ -26,10 +29,7 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     TransientError,
 )
-from airflow_provider_lance.operators.launching import driver_root
-from airflow_provider_lance.operators.master import master_of
 from airflow_provider_lance.operators.stream import LanceStreamOperator
-from airflow_provider_lance.operators.submission import spark_connection
 from airflow_provider_lance.operators.supervision import Supervision
 from tests.support.processes import wait_for
 

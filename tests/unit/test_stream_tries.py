@@ -23,11 +23,11 @@ from airflow.sdk.exceptions import (
     TaskDeferred,
 )
 
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers import local as launch_module
 from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import LanceStreamError, TransientError
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.operators import run as run_module
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
@@ -344,8 +344,8 @@ def planned(tmp_path: Path) -> dict[str, Any]:
 
 
 def end(**changes: Any) -> dict[str, Any]:
-    verdict = {"action": Action.END, "state": StreamState.STOPPED, "reason": "asked to"}
-    return SupervisionOutcome(**(verdict | changes)).to_json()
+    outcome = {"action": Action.END, "state": StreamState.STOPPED, "reason": "asked to"}
+    return SupervisionOutcome(**(outcome | changes)).to_json()
 
 
 def test_the_end_emits_the_assets_event(tmp_path: Path, spark_submit: SparkSubmit) -> None:
@@ -380,11 +380,11 @@ def test_killed_after_being_asked_is_a_stop(tmp_path: Path, spark_submit: SparkS
     ],
 )
 def test_a_bad_end_fails_the_task(
-    verdict: dict[str, Any], error: type[Exception], tmp_path: Path
+    outcome: dict[str, Any], error: type[Exception], tmp_path: Path
 ) -> None:
     task = operator(tmp_path)
     with pytest.raises(error):
-        task.execute_complete(context(None), {"order": planned(tmp_path), "outcome": verdict})
+        task.execute_complete(context(None), {"order": planned(tmp_path), "outcome": outcome})
 
 
 def test_no_secret_is_in_what_a_driver_leaves_on_its_host(

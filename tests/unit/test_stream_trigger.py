@@ -24,9 +24,10 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.decoders import smart_decode_trigger_kwargs
 
+from airflow_provider_lance.backends.cluster import ClusterDriver
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.launch_request import StopSettings
 from airflow_provider_lance.drivers.local import LocalDriver
-from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.protocol.model import StopNote
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Limits, StreamState
@@ -102,7 +103,7 @@ def watched(
     return asyncio.run(run())
 
 
-def verdict(payload: dict[str, Any]) -> SupervisionOutcome:
+def outcome(payload: dict[str, Any]) -> SupervisionOutcome:
     return SupervisionOutcome.from_json(payload["outcome"])
 
 
@@ -134,7 +135,7 @@ def test_ends_with_the_drivers_last_word(
         "outcome": payload["outcome"],
         "order": {**made.order, "rows": 6},
     }, "whoever resumes needs no memory of its own"
-    found = verdict(payload)
+    found = outcome(payload)
     assert (found.action, found.state, found.timed_out) == (Action.END, state, False)
     assert found.ended
     assert found.ended["reason"] == reason.value
@@ -158,7 +159,7 @@ def test_a_lost_driver_is_to_be_replaced_after_a_wait(stand: Supervised, wait: f
         since = time.monotonic()
         killed(process)
 
-    found = verdict(watched(made, kill))
+    found = outcome(watched(made, kill))
     took = time.monotonic() - since
     assert (found.action, found.state) == (Action.RESTART, S.DEAD)
     assert wait / 2 <= found.delay <= wait
@@ -181,7 +182,7 @@ def test_not_for_ever(stand: Supervised) -> None:
     made = trigger(
         stand.launch(stand.local(process)), restarts=RestartHistory(fruitless=2, watermark=4)
     )
-    found = verdict(watched(made, lambda: killed(process)))
+    found = outcome(watched(made, lambda: killed(process)))
     assert (found.action, found.state) == (Action.END, S.DEAD)
     assert "2 restarts without progress" in found.reason
 
@@ -189,7 +190,7 @@ def test_not_for_ever(stand: Supervised) -> None:
 def test_a_stalled_driver_is_to_be_replaced(stand: Supervised) -> None:
     stand.plan(4)
     stand.beat(busySince=(datetime.now(UTC) - timedelta(hours=1)).isoformat())
-    found = verdict(watched(trigger(stand.launch(stand.local()))))
+    found = outcome(watched(trigger(stand.launch(stand.local()))))
     assert (found.action, found.state) == (Action.RESTART, S.STALLED)
 
 
@@ -199,7 +200,7 @@ def test_so_is_one_that_an_earlier_try_asked_to_stop(stand: Supervised) -> None:
     made = trigger(
         stand.launch(stand.local(process)), policy=RestartPolicy(most=0, first=99, longest=99)
     )
-    found = verdict(watched(made, lambda: killed(process)))
+    found = outcome(watched(made, lambda: killed(process)))
     assert (found.action, found.delay) == (Action.RESTART, 0.0)
 
 
@@ -209,7 +210,7 @@ def test_a_dataset_that_cannot_be_read_says_nothing(stand: Supervised) -> None:
     )
     process = stand.process()
     made = trigger(stand.launch(stand.local(process)))
-    found = verdict(watched(made, lambda: killed(process)))
+    found = outcome(watched(made, lambda: killed(process)))
     assert (found.action, found.state) == (Action.RESTART, S.DEAD)
 
 
@@ -227,7 +228,7 @@ def test_a_connection_that_is_missing_ends_no_stream(
     def answer() -> None:
         add_connection("warehouse", conn_type="lance")
 
-    assert verdict(watched(made, stand.beat, end, answer)).state is S.FINISHED
+    assert outcome(watched(made, stand.beat, end, answer)).state is S.FINISHED
     text = shown()
     assert text.count("The stream cannot be seen now; it goes on. error=SpecError") == 1
     assert "'warehouse'" in text
@@ -355,7 +356,7 @@ def test_a_store_that_does_not_answer_is_asked_again(stand: Supervised, shown: S
         stand.say()
         killed(process)
 
-    found = verdict(watched(made, answer, end))
+    found = outcome(watched(made, answer, end))
     assert found.state is S.FINISHED
     text = shown()
     assert text.count("The stream cannot be seen now; it goes on.") == 1
@@ -424,7 +425,7 @@ def test_past_its_deadline_a_stream_is_asked_to_stop(stand: Supervised) -> None:
         stand.say(EndReason.STOPPED, stopped_by=stand.asked.by if stand.asked else "nobody")
         killed(process)
 
-    found = verdict(watched(made, obey))
+    found = outcome(watched(made, obey))
     assert_asked(stand, by=ME)
     assert (found.action, found.timed_out) == (Action.END, True)
     assert found.state is S.STOPPED
@@ -437,7 +438,7 @@ def test_one_that_does_not_obey_has_its_grace(stand: Supervised) -> None:
     stand.beat()
     made = trigger(stand.launch(stand.local(process)), deadline=soon(0), stop_grace=1.0)
     began = time.monotonic()
-    found = verdict(watched(made))
+    found = outcome(watched(made))
     assert time.monotonic() - began >= 1.0
     assert (found.action, found.timed_out) == (Action.END, True)
     assert process.poll() is None, "whoever resumes kills it"
@@ -449,7 +450,7 @@ def test_a_deadline_that_is_not_over_means_nothing(stand: Supervised) -> None:
     stand.owner(here(process))
     stand.beat()
     made = trigger(stand.launch(stand.local(process)), deadline=soon(600))
-    found = verdict(watched(made, lambda: killed(process)))
+    found = outcome(watched(made, lambda: killed(process)))
     assert (found.action, found.timed_out) == (Action.RESTART, False)
     assert stand.asked is None
 
@@ -458,7 +459,7 @@ def test_past_its_deadline_nothing_is_restarted(stand: Supervised) -> None:
     process = stand.process()
     local = stand.local(process)
     killed(process)
-    found = verdict(watched(trigger(stand.launch(local), deadline=soon(0))))
+    found = outcome(watched(trigger(stand.launch(local), deadline=soon(0))))
     assert (found.action, found.state, found.timed_out) == (Action.END, S.DEAD, True)
 
 
@@ -481,7 +482,7 @@ def test_a_store_that_is_away_at_the_deadline_is_asked_again(stand: Supervised) 
         killed(process)
 
     made = trigger(stand.launch(stand.local(process)), deadline=soon(0))
-    assert verdict(watched(made, answer, obey)).state is S.STOPPED
+    assert outcome(watched(made, answer, obey)).state is S.STOPPED
     assert_asked(stand, by=ME)
 
 
@@ -491,7 +492,7 @@ def test_a_stream_that_finished_in_time_did_not_time_out(stand: Supervised) -> N
     local = stand.local(process)
     stand.say()
     killed(process)
-    found = verdict(watched(trigger(stand.launch(local), deadline=soon(0))))
+    found = outcome(watched(trigger(stand.launch(local), deadline=soon(0))))
     assert (found.state, found.timed_out) == (S.FINISHED, False)
 
 

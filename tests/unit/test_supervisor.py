@@ -16,9 +16,10 @@ from typing import Any
 import lance
 import pytest
 
+from airflow_provider_lance.backends.cluster import ClusterDriver
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import SpecError, TransientError
-from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Limits, StreamState

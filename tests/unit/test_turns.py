@@ -23,8 +23,7 @@ from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
-from airflow_provider_lance.triggers.turn import LanceTurnTrigger
-from airflow_provider_lance.triggers.turns import XCOM_KEY, Turn, take_turn
+from airflow_provider_lance.triggers.turns import XCOM_KEY, LanceTurnTrigger, Turn, take_turn
 from tests.support.processes import wait_for
 from tests.support.supervised import QUERY, Supervised, here
 from tests.support.turns import Noting, OtherRuns
@@ -433,7 +432,7 @@ def test_the_trigger_gives_up(changes: dict[str, int], runs: OtherRuns, hook: La
     assert fired.is_over or fired.is_too_long
 
 
-@pytest.mark.parametrize("changes", [{"others": "text"}, {"task_key": 7}, {"since": "soon"}])
+@pytest.mark.parametrize("changes", [{"others": "text"}, {"taskKey": 7}, {"since": "soon"}])
 def test_a_turn_of_another_form_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="a turn must be"):
         Turn.from_json(turn().to_json() | changes)

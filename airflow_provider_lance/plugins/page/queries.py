@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,11 +14,10 @@ from airflow_provider_lance.diagnostics.epochs import EpochTable, read_epochs
 from airflow_provider_lance.diagnostics.rules import unreadable_finding
 from airflow_provider_lance.diagnostics.status import Status, take_status
 from airflow_provider_lance.exceptions import LanceStreamError, ProtocolVersionError
-from airflow_provider_lance.plugins.page.opening import Opened, open_known
-from airflow_provider_lance.plugins.page.registry import RegisteredDataset
-from airflow_provider_lance.plugins.page.totals import fragment_totals
+from airflow_provider_lance.plugins.page.registry import Opened, RegisteredDataset, open_known
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 
-__all__ = ["SHOWN", "Row", "Stream", "see_dataset", "see_stream"]
+__all__ = ["SHOWN", "Row", "Stream", "fragment_totals", "see_dataset", "see_stream"]
 
 SHOWN = 60
 """Epochs in the charts; the heartbeat carries the durations of as many."""
@@ -89,3 +91,54 @@ def see_stream(known: RegisteredDataset, query_id: str) -> Stream:
     moments = {each.version: each.committed_at for each in table.rows}
     moments |= {each.version: each.at or "" for each in table.marks if each.kind == "compaction"}
     return Stream(report, status, table, fragment_totals(port, moments))
+
+
+_SECONDS = 2.0
+"""For the versions that are not known yet; the next look goes on where this one ended."""
+_MOST = 20_000
+
+_Key = tuple[str, int, str]
+"""URI, version, and its time: a dataset that was made anew counts its versions anew."""
+
+_known: OrderedDict[_Key, int] = OrderedDict()
+_lock = threading.Lock()
+
+
+def fragment_totals(port: LanceDatasetPort, moments: Mapping[int, str]) -> dict[int, int]:
+    """Return the number of fragments at each version, newest first, as far as time allows.
+
+    Reading one loads that version's manifest, once in the life of this process.
+
+    :param moments: when each version was committed.
+    """
+    deadline = time.monotonic() + _SECONDS
+    found = {}
+    for version in sorted(moments, reverse=True):
+        key = (port.uri, version, moments[version])
+        with _lock:
+            total = _known.get(key)
+        if total is None:
+            if time.monotonic() > deadline:
+                break
+            total = _count(port, version)
+            if total is None:
+                continue
+            _keep(key, total)
+        found[version] = total
+    return found
+
+
+def _count(port: LanceDatasetPort, version: int) -> int | None:
+    """Return the fragments of a version, ``None`` if it was cleaned up meanwhile."""
+    try:
+        then = port.dataset.checkout_version(version)
+    except (ValueError, OSError):
+        return None
+    return int(then.stats.dataset_stats()["num_fragments"])
+
+
+def _keep(key: _Key, total: int) -> None:
+    with _lock:
+        _known[key] = total
+        while len(_known) > _MOST:
+            _known.popitem(last=False)

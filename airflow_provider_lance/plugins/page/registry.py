@@ -7,16 +7,21 @@ its rendered templates, which only Airflow writes, and not from its XComs, which
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.links.stream import LanceStreamLink
 
+if TYPE_CHECKING:
+    from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+
 __all__ = [
+    "Opened",
     "RegisteredDataset",
     "dataset_uri",
     "find",
@@ -25,6 +30,7 @@ __all__ = [
     "of_asset",
     "of_config",
     "of_task",
+    "open_known",
     "queries_of",
 ]
 
@@ -192,3 +198,43 @@ def dataset_uri(asset_uri: str) -> str:
     if parts.netloc:
         return f"{parts.netloc}:/{parts.path}"
     return unquote(parts.path)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A dataset at its newest version.
+
+    ``connection_arguments`` is what a command needs to open it in the same way.
+    """
+
+    port: LanceDatasetPort
+    storage_options: Mapping[str, str] = field(repr=False)
+    connection_arguments: str
+
+
+def open_known(known: RegisteredDataset) -> Opened:
+    """Open a known dataset.
+
+    :raises SpecError: its connection is missing or cannot be read, or its name is relative.
+    :raises DatasetNotFoundError: there is none.
+    :raises StorageUnavailableError: the store did not answer or refused.
+    """
+    from airflow_provider_lance.hooks.lance import LanceHook
+
+    conn_id = _default() if known.conn_id is None else known.conn_id or None
+    hook = LanceHook(conn_id)
+    port = hook.open(known.uri)
+    return Opened(
+        port, hook.storage_options, f"--conn-id {shlex.quote(conn_id)}" if conn_id else ""
+    )
+
+
+def _default() -> str | None:
+    from airflow_provider_lance.compat import AirflowNotFoundException
+    from airflow_provider_lance.hooks.lance import LanceHook
+
+    try:
+        LanceHook.get_connection(LanceHook.default_conn_name)
+    except AirflowNotFoundException:
+        return None
+    return LanceHook.default_conn_name

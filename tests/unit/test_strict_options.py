@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import Connection
 
+from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, MaintenanceSpec
 from airflow_provider_lance.maintenance.versions import list_versions

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from airflow_provider_lance.assets.lance import asset_uri
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
-from airflow_provider_lance.plugins.page.opening import open_known
 from airflow_provider_lance.plugins.page.registry import (
     RegisteredDataset,
     dataset_uri,
@@ -25,6 +24,7 @@ from airflow_provider_lance.plugins.page.registry import (
     of_asset,
     of_config,
     of_task,
+    open_known,
     queries_of,
 )
 from tests.support.maintenance import make

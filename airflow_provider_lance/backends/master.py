@@ -6,6 +6,7 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
+from airflow_provider_lance.backends.cluster import CLUSTER_MANAGERS
 from airflow_provider_lance.exceptions import MasterUnreachableError, SpecError
 
 if TYPE_CHECKING:
@@ -14,8 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["master_of", "refuse_master", "require_master"]
 
 _KNOWN = re.compile(
-    r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[.*\]|yarn.*|k8s://.+"
-    r"|spark://[^:/,\s]+:\d+(,[^:/,\s]+:\d+)*|spark://(\[[^\]]+\]:\d+,?)+"
+    "|".join(
+        (
+            r"local(\[(\d+|\*)(\s*,\s*\d+)?\])?|local-cluster\[.*\]",
+            r"spark://[^:/,\s]+:\d+(,[^:/,\s]+:\d+)*|spark://(\[[^\]]+\]:\d+,?)+",
+            *(each.masters for each in CLUSTER_MANAGERS.values()),
+        )
+    )
 )
 _SECONDS = 5.0
 

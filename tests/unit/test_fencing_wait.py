@@ -13,8 +13,8 @@ import pytest
 
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, Owner, OwnerState, utc_now
-from airflow_provider_lance.spark import fencing_wait as handover
-from airflow_provider_lance.spark.fencing_wait import wait_for_end
+from airflow_provider_lance.spark import start as handover
+from airflow_provider_lance.spark.start import wait_for_end
 from airflow_provider_lance.supervision.driver_reports import write_heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 

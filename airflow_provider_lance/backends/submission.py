@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook, Connection
 
+from airflow_provider_lance.backends.base import ClusterManager
+from airflow_provider_lance.backends.cluster import CLUSTER_MANAGERS
+from airflow_provider_lance.backends.master import master_of, refuse_master
 from airflow_provider_lance.compat import AirflowNotFoundException, check_tracking
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.operators.master import master_of, refuse_master
 from airflow_provider_lance.protocol.decoding import shown
 
 if TYPE_CHECKING:
@@ -36,11 +38,8 @@ _OURS = {
     "py_files",
 }
 _PACKAGES = re.compile(r"(\s*[^\s,:/]+([:/][^\s,:/]+){2}\s*(,|$))*")
-# With these spark-submit returns while the driver goes on, and nobody asks the cluster about it.
-_DETACHING_CONF = {
-    "spark.kubernetes.submission.waitAppCompletion": "track_driver_via_k8s_api",
-    "spark.yarn.submit.waitAppCompletion": "yarn_track_via_rm_api",
-}
+_DETACHING_CONF = {each.waiting: each.tracking for each in CLUSTER_MANAGERS.values()}
+"""With these spark-submit returns while the driver goes on, and nothing asks the cluster."""
 
 
 def spark_connection(conn_id: str) -> Connection:
@@ -104,27 +103,24 @@ class Submission:
         return (said or self.conf.get("spark.submit.deployMode")) == "cluster"
 
     @property
-    def is_yarn(self) -> bool:
-        """Tell whether the master is YARN."""
-        return master_of(self.connection).startswith("yarn")
-
-    @property
-    def is_tracked(self) -> bool:
-        """Tell whether the cluster is asked about the driver, by its own API."""
-        return any(self._tracking().values())
+    def manager(self) -> ClusterManager | None:
+        """Return the cluster manager that is asked about the driver, ``None`` if none is."""
+        asked = self._tracking()
+        return next((each for each in CLUSTER_MANAGERS.values() if asked[each.tracking]), None)
 
     def _tracking(self) -> dict[str, bool]:
         """Return the hook's arguments that let the cluster be asked; on where it says how."""
-        extra, kubernetes = self.connection.extra_dejson, master_of(self.connection)[:3] == "k8s"
-        namespace = extra.get("namespace") or self.conf.get("spark.kubernetes.namespace")
-        possible = {
-            "yarn_track_via_rm_api": self.is_yarn
-            and bool(extra.get("yarn_resourcemanager_webapp_address")),
-            "track_driver_via_k8s_api": kubernetes and bool(namespace),
-        }
+        master = master_of(self.connection)
         return {
-            name: bool(self.further.get(name, self.is_cluster and can))
-            for name, can in possible.items()
+            each.tracking: bool(
+                self.further.get(
+                    each.tracking,
+                    self.is_cluster
+                    and re.match(each.masters, master)
+                    and each.can_track(self.connection, self.conf),
+                )
+            )
+            for each in CLUSTER_MANAGERS.values()
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -167,9 +163,8 @@ class Submission:
             files = ",".join(filter(None, [files, str(spec_file)]))
             application = [spec_file.name]
         conf = {key: _spark_value(value) for key, value in self.conf.items()}
-        if any(tracking.values()):
-            word = next(key for key, value in _DETACHING_CONF.items() if arguments[value])
-            conf[word] = "false"
+        if self.manager and not attached:
+            conf[self.manager.waiting] = "false"
         who = f"Spark connection {self.conn_id!r}"
         try:
             made = SparkSubmitHook(

@@ -9,6 +9,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from airflow_provider_lance import shipping
+from airflow_provider_lance.backends.base import ClusterManager, Driver
+from airflow_provider_lance.backends.cluster import ClusterDriver
+from airflow_provider_lance.backends.environment import driver_environment, inherit_no_more
+from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends.submission import Submission
 from airflow_provider_lance.compat import (
     AirflowException,
     conf,
@@ -16,14 +21,10 @@ from airflow_provider_lance.compat import (
     submit_command,
     submit_environment,
     submit_process,
-    submitted_driver,
 )
-from airflow_provider_lance.drivers.local import LocalDriver, StopSettings, launch
+from airflow_provider_lance.drivers.local import StopSettings, launch
 from airflow_provider_lance.drivers.run_directory import RunDirectory, forget_old_launches
 from airflow_provider_lance.exceptions import SpecError, TransientError
-from airflow_provider_lance.hooks.drivers import ClusterDriver, Launch
-from airflow_provider_lance.operators.environment import driver_environment, inherit_no_more
-from airflow_provider_lance.operators.submission import Submission
 from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.spec.job import JobSpec
 
@@ -72,7 +73,7 @@ def plan_launch(spec: JobSpec, fingerprint: str) -> Launch:
     )
 
 
-def start_driver(spec: JobSpec, submission: Submission, root: Path) -> LocalDriver | ClusterDriver:
+def start_driver(spec: JobSpec, submission: Submission, root: Path) -> Driver:
     """Start a launch's driver.
 
     In the cluster modes that the Spark provider can ask about later, spark-submit hands the driver
@@ -82,8 +83,8 @@ def start_driver(spec: JobSpec, submission: Submission, root: Path) -> LocalDriv
     :raises SpecError: it cannot be started like this.
     :raises TransientError: it could not be started now.
     """
-    if submission.is_tracked:
-        return _hand_over(spec, submission)
+    if submission.manager:
+        return _hand_over(spec, submission, submission.manager)
     query_id = spec.sink.query_id
     forget_old_launches(root, query_id)
     folder = RunDirectory(root, query_id, spec.launch_id)
@@ -111,7 +112,7 @@ def start_driver(spec: JobSpec, submission: Submission, root: Path) -> LocalDriv
         raise no_spark_submit(error, submission) from error
 
 
-def _hand_over(spec: JobSpec, submission: Submission) -> ClusterDriver:
+def _hand_over(spec: JobSpec, submission: Submission, manager: ClusterManager) -> ClusterDriver:
     with TemporaryDirectory(prefix="lance-stream-") as name:
         folder = RunDirectory(Path(name), spec.sink.query_id, spec.launch_id)
         folder.make()
@@ -131,18 +132,13 @@ def _hand_over(spec: JobSpec, submission: Submission) -> ClusterDriver:
             ) from None
         finally:
             close_output(hook)
-    known = submitted_driver(hook)
-    if submission.is_yarn:
-        name, namespace = known.yarn_application, ""
-    else:
-        name, namespace = known.pod, known.namespace
+    name, namespace = manager.submitted(hook)
     if not name:
         raise TransientError(
             "spark-submit ended and did not say which driver it started; its words are in the log "
             "above. A retry takes over safely: no epoch is lost or doubled"
         )
-    manager = "yarn" if submission.is_yarn else "kubernetes"
-    return ClusterDriver(manager, name, namespace, submission.conn_id)
+    return ClusterDriver(manager.name, name, namespace, submission.conn_id)
 
 
 def no_spark_submit(error: FileNotFoundError, submission: Submission) -> SpecError:

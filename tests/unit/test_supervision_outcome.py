@@ -24,7 +24,7 @@ DEAD = Health(S.DEAD, "gone", restartable=True)
 SPENT = RestartHistory(total=7, fruitless=2, step=2, watermark=4)
 
 
-def verdict(health: Health, **changes: Any) -> SupervisionOutcome | None:
+def outcome(health: Health, **changes: Any) -> SupervisionOutcome | None:
     arguments: dict[str, Any] = {
         "task_key": ME,
         "restarts": RestartHistory(),
@@ -37,7 +37,7 @@ def verdict(health: Health, **changes: Any) -> SupervisionOutcome | None:
 
 @pytest.mark.parametrize("state", [S.STARTING, S.RUNNING, S.IDLE, S.STOPPING])
 def test_a_stream_that_goes_on_is_left_alone(state: StreamState) -> None:
-    assert verdict(Health(state, "all is well")) is None
+    assert outcome(Health(state, "all is well")) is None
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_stream_that_goes_on_is_left_alone(state: StreamState) -> None:
 )
 def test_a_stream_that_is_over_ends_the_task(health: Health) -> None:
     ended = {"reason": "finished"}
-    found = verdict(health, ended=ended)
+    found = outcome(health, ended=ended)
     assert found
     assert (found.action, found.state, found.reason) == (Action.END, health.state, health.reason)
     assert (found.restartable, found.asked_by, found.ended) == (False, None, ended)
@@ -59,7 +59,7 @@ def test_a_stream_that_is_over_ends_the_task(health: Health) -> None:
 
 @pytest.mark.parametrize("state", [S.DEAD, S.STALLED, S.FAILED])
 def test_a_lost_driver_is_replaced_after_a_wait(state: StreamState) -> None:
-    found = verdict(
+    found = outcome(
         Health(state, "lost", restartable=True), restarts=RestartHistory(step=1, total=1)
     )
     assert found
@@ -69,7 +69,7 @@ def test_a_lost_driver_is_replaced_after_a_wait(state: StreamState) -> None:
 
 
 def test_a_lost_driver_is_not_replaced_for_ever() -> None:
-    found = verdict(DEAD, restarts=SPENT)
+    found = outcome(DEAD, restarts=SPENT)
     assert found
     assert (found.action, found.state, found.restartable) == (Action.END, S.DEAD, True)
     assert found.reason == "gone; not restarted again: 2 restarts without progress"
@@ -78,14 +78,14 @@ def test_a_lost_driver_is_not_replaced_for_ever() -> None:
 
 @pytest.mark.parametrize("changes", [{"watermark": 5}, {"lived": 600.0}])
 def test_progress_gives_it_more_lives(changes: dict[str, Any]) -> None:
-    found = verdict(DEAD, restarts=SPENT, **changes)
+    found = outcome(DEAD, restarts=SPENT, **changes)
     assert found
     assert found.action is Action.RESTART
     assert (found.restarts.total, found.restarts.fruitless) == (8, 1)
 
 
 def test_restarts_may_be_forbidden() -> None:
-    found = verdict(DEAD, policy=RestartPolicy(most=0))
+    found = outcome(DEAD, policy=RestartPolicy(most=0))
     assert found
     assert (found.action, found.reason) == (Action.END, "gone"), "nothing was restarted, nor said"
     assert found.restartable
@@ -101,7 +101,7 @@ def test_an_earlier_try_asked_for_its_successor(
     asked_by: str, task_key: str, state: StreamState
 ) -> None:
     for policy in (POLICY, RestartPolicy(most=0)):
-        found = verdict(
+        found = outcome(
             Health(state, "asked to", asked_by=asked_by),
             task_key=task_key,
             restarts=SPENT,
@@ -118,13 +118,13 @@ def test_an_earlier_try_asked_for_its_successor(
 @pytest.mark.parametrize("state", [S.STOPPED, S.STALLED])
 def test_the_shutdown_of_a_host_is_a_loss_like_any_other(asked_by: str, state: StreamState) -> None:
     health = Health(state, "asked to", asked_by=asked_by)
-    found = verdict(health, ended={"reason": "stopped"})
+    found = outcome(health, ended={"reason": "stopped"})
     assert found
     assert (found.action, found.state, found.ended) == (Action.RESTART, S.DEAD, None)
     assert 5 <= found.delay <= 10
     assert found.restarts == RestartHistory(total=1, fruitless=1, step=1, watermark=4)
     for further in ({"restarts": SPENT}, {"policy": RestartPolicy(most=0)}):
-        found = verdict(health, ended={"reason": "stopped"}, **further)
+        found = outcome(health, ended={"reason": "stopped"}, **further)
         assert found
         assert (found.action, found.state, found.restartable) == (Action.END, S.DEAD, True)
         assert (found.asked_by, found.ended) == (None, None), "Airflow's retry takes over"
@@ -147,7 +147,7 @@ def test_the_shutdown_of_a_host_is_a_loss_like_any_other(asked_by: str, state: S
 @pytest.mark.parametrize("state", [S.STOPPED, S.STALLED, S.DEAD])
 def test_somebody_wanted_its_end(asked_by: str, state: StreamState) -> None:
     ended = summary(EndReason.STOPPED).to_json()
-    found = verdict(Health(state, "asked to", asked_by=asked_by), ended=ended)
+    found = outcome(Health(state, "asked to", asked_by=asked_by), ended=ended)
     assert found
     assert (found.action, found.state) == (Action.END, S.STOPPED), "whatever became of it since"
     assert (found.asked_by, found.restartable, found.ended) == (asked_by, False, ended)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_lance.spark.epoch_size_estimate import EpochSizeEstimate, Size
+from airflow_provider_lance.spark.epoch_writer import EpochSizeEstimate, Size
 
 
 def test_nothing_is_expected_of_a_runs_first_two_epochs() -> None:

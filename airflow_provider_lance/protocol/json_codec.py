@@ -1,0 +1,106 @@
+"""Values as JSON: one case for names, and one rule for names that a reader does not know.
+
+Names are camelCase. A newer version may add fields: a reader ignores names that it does not know,
+and a field that is missing gets its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import datetime, timedelta
+from enum import Enum, StrEnum
+from functools import cache, partial
+from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
+
+from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.protocol.decoding import Reader, one_of, plain_text, read_fields
+
+__all__ = ["JsonRecord", "camel", "plain"]
+
+
+def camel(name: str) -> str:
+    """Return a Python name as JSON spells it."""
+    head, *tail = name.split("_")
+    return head + "".join(part.title() for part in tail)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as JSON carries it: times as ISO texts, durations in seconds."""
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+class JsonRecord:
+    """Base of frozen dataclasses that travel as JSON objects."""
+
+    __slots__ = ()
+
+    json_name: ClassVar[str] = "a record"
+    """What it is, in the error that refuses another document."""
+    json_readers: ClassVar[Mapping[str, Reader]] = {}
+    """How to read fields that take less than their type allows."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values under camelCase names."""
+        return {camel(item.name): plain(getattr(self, item.name)) for item in fields(self)}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_json(cls, given: object) -> Self:
+        """Read what :meth:`to_json` made.
+
+        :raises SpecError: a part is missing or has another form; values may be secret and are not
+            shown.
+        """
+        try:
+            return cls.read_json(given)
+        except ValueError as error:
+            raise SpecError(f"{cls.json_name} must be {error}") from None
+
+    @classmethod
+    def read_json(cls, given: object) -> Self:
+        """Read what :meth:`to_json` made, as a :data:`.decoding.Reader`.
+
+        :raises ValueError: a part is missing or has another form.
+        """
+        return cls(**cls.read_arguments(given))
+
+    @classmethod
+    def read_arguments(cls, given: object) -> dict[str, Any]:
+        """Read the constructor's arguments of what :meth:`to_json` made.
+
+        :raises ValueError: a part is missing or has another form.
+        """
+        readers: Mapping[str, Reader] = _readers(cls)  # type: ignore[arg-type]
+        return read_fields(cls, given, readers, camel)
+
+
+@cache
+def _readers(cls: type[JsonRecord]) -> Mapping[str, Reader]:
+    """Return how the fields of a record are read whose type is not a simple one."""
+    found = {name: _reader(hint) for name, hint in get_type_hints(cls).items()}
+    return {name: read for name, read in found.items() if read} | dict(cls.json_readers)
+
+
+def _reader(hint: Any) -> Reader | None:
+    for kind in get_args(hint) or (hint,):
+        if isinstance(kind, type) and issubclass(kind, JsonRecord):
+            return kind.read_json
+        if isinstance(kind, type) and issubclass(kind, StrEnum):
+            return partial(one_of, kind)
+    return _texts if get_origin(hint) is tuple and get_args(hint)[0] is str else None
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError("a list of texts")
+    return tuple(map(plain_text, value))

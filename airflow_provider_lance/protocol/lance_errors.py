@@ -1,0 +1,86 @@
+"""What pylance raises, and which of this package's errors it means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from airflow_provider_lance.exceptions import DatasetNotFoundError, StorageUnavailableError
+
+__all__ = [
+    "LANCE_ERRORS",
+    "first_line",
+    "is_conflict",
+    "is_missing",
+    "is_panic",
+    "named_panics",
+    "read_error",
+    "write_error",
+]
+
+LANCE_ERRORS = (OSError, ValueError, RuntimeError)
+"""What pylance raises where a store fails: its file sessions and index statistics raise
+RuntimeError, everything else OSError or ValueError (14.0.2)."""
+
+
+def is_panic(error: BaseException) -> bool:
+    """Tell whether native code panicked: a ``BaseException`` whose class cannot be imported."""
+    return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def named_panics(uri: str) -> Iterator[None]:
+    """Turn a panic, which an ``except Exception`` passes over, into an error of the tree.
+
+    :raises StorageUnavailableError: Lance panicked. Every other error passes.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if is_panic(error):
+            raise StorageUnavailableError(
+                f"Lance panicked on {uri}: {first_line(error)}. That is a defect in Lance, or a "
+                "damaged file; this process's stderr has where it struck"
+            ) from error
+        raise
+
+
+def first_line(error: BaseException) -> str:
+    """Return what Lance said, without its own source position."""
+    # Lance appends ", /home/runner/…rs:644:29", its own source position, which helps nobody here.
+    said = (str(error).splitlines() or [""])[0].split(", /home/runner", 1)[0]
+    return said or type(error).__name__
+
+
+def is_missing(error: BaseException) -> bool:
+    """Tell whether an error says that a dataset, a version or a file is not there."""
+    # Only the text tells "absent" from "unreachable"; the second form is a dropped live handle's.
+    text = str(error)
+    return "was not found" in text or ("Not found:" in text and "_versions" in text)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Tell whether an error of pylance's own commits means that another commit landed first.
+
+    Compaction and index builds raise a plain OSError for it (seen on pylance 14.0.2).
+    """
+    text = str(error).lower()
+    return "commit conflict" in text or "incompatible transaction" in text
+
+
+def read_error(uri: str, error: BaseException) -> DatasetNotFoundError | StorageUnavailableError:
+    """Return what pylance's error means: a dataset that is not there, or a store that fails."""
+    if is_missing(error):
+        return DatasetNotFoundError(
+            f"no Lance dataset at {uri}: check the URI, or create it first (a sink with "
+            f"createIfMissing=true does). Lance said: {first_line(error)}"
+        )
+    return StorageUnavailableError(f"cannot read {uri}: {first_line(error)}")
+
+
+def write_error(uri: str, error: BaseException) -> StorageUnavailableError:
+    """Return what pylance's error means while rows are written: they are nowhere yet."""
+    why = f"Lance panicked: {first_line(error)}" if is_panic(error) else first_line(error)
+    return StorageUnavailableError(
+        f"cannot write rows to {uri}, and nothing of them was committed: {why}"
+    )
