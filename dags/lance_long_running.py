@@ -1,7 +1,7 @@
-"""A stream that goes on all day, supervised without a worker slot, and is stopped in the evening.
+"""Run a stream all day, supervised without a worker slot, and stop it in the evening.
 
-Needs a Spark connection `spark_default` such as `local[*]`. JSON files land in the folder `landing`
-below `folder`, for example one `{"id": 1, "amount": 2.5}` a line.
+Needs a Spark connection `spark_default` such as `local[*]`. Put JSON files into the folder
+`landing` below `folder`, for example one `{"id": 1, "amount": 2.5}` per line.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from airflow_provider_lance.operators.supervision import Supervision
     max_active_runs=1,
     tags=["lance", "example"],
     params={
-        "folder": Param("/tmp/lance-orders", type="string", description="Where files lie"),
-        "minutes": Param(14 * 60, type="number", description="How long the stream goes on"),
+        "folder": Param("/tmp/lance-orders", type="string", description="Working folder"),
+        "minutes": Param(14 * 60, type="number", description="How long the stream runs"),
     },
     doc_md=__doc__,
 )
 def lance_long_running() -> None:
-    """Run a stream beside its stop."""
+    """Run the stream and, beside it, the task that stops it."""
     folder = "{{ params.folder }}"
     dataset, query = f"{folder}/orders.lance", "orders"
 

@@ -1,7 +1,7 @@
-"""Keep the tables of a list small and fast, beside the streams that write them.
+"""Compact and clean up a list of tables, beside the streams that write them.
 
 `lance_maintenance` compacts every ten minutes. `lance_maintenance_nightly` brings the indices up to
-date and removes old versions. Neither stops or slows a stream; a table with nothing worth doing is
+date and removes old versions. Neither stops or slows a stream. A table with nothing worth doing is
 skipped, with the reason. Needs a Lance connection `lance_default` with a base URI.
 """
 
@@ -14,12 +14,14 @@ from airflow.sdk import Param, dag, task
 
 from airflow_provider_lance.operators.optimize import LanceOptimizeOperator
 
-TABLES = Param(["orders.lance", "payments.lance"], type="array", description="Below the base URI")
+TABLES = Param(
+    ["orders.lance", "payments.lance"], type="array", description="Names below the base URI"
+)
 
 
 @task
 def tables(params: Any = None) -> list[str]:
-    """Return the tables to look after; each becomes a mapped task of its own."""
+    """Return the tables to maintain; each becomes a mapped task of its own."""
     return list(params["tables"])
 
 
@@ -35,7 +37,7 @@ def tables(params: Any = None) -> list[str]:
     doc_md=__doc__,
 )
 def lance_maintenance() -> None:
-    """Put small fragments together before there are many."""
+    """Compact small fragments before there are many."""
     LanceOptimizeOperator.partial(
         task_id="compact",
         steps=["compact"],
@@ -64,7 +66,7 @@ def lance_maintenance() -> None:
     doc_md=__doc__,
 )
 def lance_maintenance_nightly() -> None:
-    """Refresh the indices and remove what is older than two days."""
+    """Refresh the indices and remove versions older than two days."""
     LanceOptimizeOperator.partial(
         task_id="index_and_clean_up",
         steps=["index", "cleanup"],

@@ -1,9 +1,9 @@
-"""Check the streams into the tables of a list every hour, repair what is safe, ask about the rest.
+"""Check the streams of a list of tables every hour, repair what is safe, ask about the rest.
 
-`lance_recovery` fails for a table with a finding that somebody has to look at; the error says what
-is wrong and what to type. Where only a person can know, it starts `lance_recovery_approval` once,
-which asks in Airflow ("Required Actions"), waits for the answer and does what was answered. Needs a
-Lance connection `lance_default` with a base URI.
+`lance_recovery` fails for a table with a finding that needs a person; the error says what is wrong
+and what to type. For each question that only a person can answer, it starts
+`lance_recovery_approval` once, which asks in Airflow ("Required Actions"), waits for the answer and
+acts on it. Needs a Lance connection `lance_default` with a base URI.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def tables(params: Any = None) -> list[str]:
 # [START lance_recovery_questions]
 @task(trigger_rule="all_done")
 def find_questions(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a run of the approval DAG for each thing that only a person can decide."""
+    """Return a run of the approval DAG for each question that only a person can answer."""
     questions: dict[tuple[str, str], dict[str, Any]] = {}
     for report in reports:
         tokens = {each["queryId"]: each["token"] for each in report["statuses"]}
@@ -41,13 +41,13 @@ def find_questions(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
             match finding["code"]:
                 case "LS205" if "ifCommitted" in evidence:  # an epoch is in doubt
                     what, epoch = "resolve_gap", evidence["inDoubt"]
-                case "LS102" if evidence.get("proven") is False:  # gone, as far as one can see
+                case "LS102" if evidence.get("proven") is False:  # probably dead, not proven
                     what, epoch = "release", evidence["watermark"]
                 case _:
                     continue
             asked = f"{report['uri']}:{query}:{what}:{epoch}:{tokens[query]}"
             question = {
-                # The same question is asked once, however often the check sees it.
+                # The id makes Airflow ask the same question only once.
                 "trigger_run_id": re.sub(r"[^A-Za-z0-9_.~:+-]+", "-", asked)[-240:],
                 "conf": {
                     "uri": report["uri"],
@@ -57,7 +57,7 @@ def find_questions(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                     "seen": finding["summary"],
                 },
             }
-            # Whoever answers for an epoch releases the query with it.
+            # Answering for an epoch also releases the query.
             if what == "resolve_gap" or (report["uri"], query) not in questions:
                 questions[report["uri"], query] = question
     return list(questions.values())
@@ -74,12 +74,14 @@ def find_questions(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     is_paused_upon_creation=True,
     tags=["lance", "example"],
     params={
-        "tables": Param(["orders.lance", "payments.lance"], type="array", description="To check")
+        "tables": Param(
+            ["orders.lance", "payments.lance"], type="array", description="Tables to check"
+        )
     },
     doc_md=__doc__,
 )
 def lance_recovery() -> None:
-    """Check, repair, and ask."""
+    """Check, repair and ask."""
     # [START lance_recovery_check]
     check = LanceRecoveryCheckOperator.partial(
         task_id="check",
@@ -94,7 +96,7 @@ def lance_recovery() -> None:
         task_id="ask", trigger_dag_id=APPROVAL, skip_when_already_exists=True
     ).expand_kwargs(find_questions(check.output))
 
-    # Makes the run as red as its checks.
+    # Makes the run fail if a check fails.
     check >> EmptyOperator(task_id="healthy")
 
 
@@ -113,7 +115,7 @@ def lance_recovery() -> None:
     doc_md=__doc__,
 )
 def lance_recovery_approval() -> None:
-    """Ask one question, and do what is answered."""
+    """Ask one question and act on the answer."""
 
     @task.branch
     def which(params: Any = None) -> str:
@@ -121,14 +123,14 @@ def lance_recovery_approval() -> None:
 
     # [START lance_recovery_approval]
     stream = {"uri": "{{ params.uri }}", "query_ids": ["{{ params.query_id }}"]}
-    # With the epoch named, an answer that comes too late is refused, and changes nothing.
+    # The epoch makes an answer that comes too late fail without a change.
     said = {"epoch": "{{ params.epoch }}", "proven_dead": True}
 
     ask_gap = HITLBranchOperator(
         task_id="ask_gap",
-        subject="Has epoch {{ params.epoch }} of {{ params.query_id }} landed?",
-        body="{{ params.seen }}\n\nLook whether its rows are in {{ params.uri }}: they are all "
-        "there, or none is. Make sure that no driver of this query runs.",
+        subject="Is epoch {{ params.epoch }} of {{ params.query_id }} in the dataset?",
+        body="{{ params.seen }}\n\nCheck whether its rows are in {{ params.uri }}: either all of "
+        "them are, or none. Make sure that no driver of this query runs.",
         options=["The rows are there", "The rows are missing", "I see to it myself"],
         options_mapping={
             "The rows are there": "committed",
@@ -149,7 +151,7 @@ def lance_recovery_approval() -> None:
     ask_release = ApprovalOperator(
         task_id="ask_release",
         subject="Is the driver of {{ params.query_id }} dead? Approve to release the query",
-        body="{{ params.seen }}\n\nApprove only if you have made sure on its host, or in its "
+        body="{{ params.seen }}\n\nApprove only if you have checked, on its host or in its "
         "cluster, that this driver does not run.",
     )
     ask_release >> LanceRecoveryCheckOperator(task_id="release", release=said, **stream)

@@ -1,7 +1,7 @@
-"""Stream what a function returns: TaskFlow, with a Spark DataFrame in place of a source.
+"""Stream the Spark DataFrame that a TaskFlow function returns.
 
-The function runs in the Spark driver, alone: what it imports, it imports in its body. JSON files
-land in the folder `landing` below `folder`, for example one `{"id": 1, "country": "NO"}` a line.
+The function is shipped to the Spark driver without this file, so it imports in its body. Put JSON
+files into the folder `landing` below `folder`, for example one `{"id": 1, "country": "NO"}` a line.
 Needs a Spark connection `spark_default` such as `local[*]`.
 """
 
@@ -17,11 +17,11 @@ from airflow.sdk import Param, dag, task
     catchup=False,
     max_active_runs=1,
     tags=["lance", "example"],
-    params={"folder": Param("/tmp/lance-clicks", type="string", description="Where files lie")},
+    params={"folder": Param("/tmp/lance-clicks", type="string", description="Working folder")},
     doc_md=__doc__,
 )
 def lance_taskflow() -> None:
-    """One task: all clicks that are available, filtered."""
+    """Filter and stream all available clicks in one task."""
     folder = "{{ params.folder }}"
 
     # [START lance_taskflow]
