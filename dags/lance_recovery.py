@@ -54,6 +54,7 @@ def find_questions(reports: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
                     "query_id": query,
                     "what": what,
                     "epoch": epoch,
+                    "after_version": evidence.get("foldedVersion", 0),
                     "seen": finding["summary"],
                 },
             }
@@ -110,6 +111,7 @@ def lance_recovery() -> None:
         "query_id": Param(type="string"),
         "what": Param(enum=["resolve_gap", "release"]),
         "epoch": Param(type="integer", description="The epoch that the decision is about"),
+        "after_version": Param(0, type="integer", description="The fold after which it is missing"),
         "seen": Param("", type="string", description="What the check saw"),
     },
     doc_md=__doc__,
@@ -125,6 +127,7 @@ def lance_recovery_approval() -> None:
     stream = {"uri": "{{ params.uri }}", "query_ids": ["{{ params.query_id }}"]}
     # The epoch makes an answer that comes too late fail without a change.
     said = {"epoch": "{{ params.epoch }}", "proven_dead": True}
+    gap = said | {"after_version": "{{ params.after_version }}"}
 
     ask_gap = HITLBranchOperator(
         task_id="ask_gap",
@@ -140,10 +143,10 @@ def lance_recovery_approval() -> None:
     )
     ask_gap >> [
         LanceRecoveryCheckOperator(
-            task_id="committed", resolve_gap={**said, "landed": True}, **stream
+            task_id="committed", resolve_gap={**gap, "landed": True}, **stream
         ),
         LanceRecoveryCheckOperator(
-            task_id="missing", resolve_gap={**said, "landed": False}, **stream
+            task_id="missing", resolve_gap={**gap, "landed": False}, **stream
         ),
         EmptyOperator(task_id="leave"),
     ]

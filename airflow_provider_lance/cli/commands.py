@@ -191,6 +191,13 @@ _RESOLVE = Command(
                 argument(
                     "--epoch", metavar="N", type=number, required=True, help="the epoch in doubt"
                 ),
+                argument(
+                    "--after-version",
+                    metavar="N",
+                    type=number,
+                    help="refuse if the watermark was folded after this version, as the check "
+                    "names it",
+                ),
                 argument("--committed", action="store_true", help="its rows are in the dataset"),
                 argument("--missing", action="store_true", help="its rows are not in the dataset"),
                 _DEAD,

@@ -53,6 +53,7 @@ def resolve_gap(arguments: Namespace, output: Output) -> int:
             arguments.epoch,
             arguments.committed,
             by=asker(arguments),
+            after_version=arguments.after_version,
             proven_dead=arguments.proven_dead,
             dry_run=dry_run,
             connection_arguments=target.place.connection_arguments,

@@ -73,7 +73,7 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
             query_id=evidence.query_id,
             raised=Severity.INFO,
         )
-    epoch = ("--epoch", str(doubt))
+    epoch = ("--epoch", str(doubt), "--after-version", str(state.folded_version))
     committed, absent = (
         command(evidence, "resolve", "gap", options=(*epoch, answer))
         for answer in ("--committed", "--missing")

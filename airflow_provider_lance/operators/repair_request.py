@@ -28,10 +28,11 @@ _NEVER = "never"
 
 @dataclass(frozen=True, slots=True)
 class GapAnswer:
-    """Whether the one epoch in doubt has landed, as somebody found out."""
+    """Whether the one epoch in doubt has landed; ``after_version`` is the fold it is about."""
 
     epoch: int
     landed: bool
+    after_version: int
     proven_dead: bool = False
     """Somebody made sure that no driver of the query is at work."""
 
@@ -164,9 +165,17 @@ def _release(given: object) -> Release:
 
 
 def _gap(given: object) -> GapAnswer:
-    value = _known(given, "resolve_gap", ("epoch", "landed", "proven_dead"))
+    value = _known(given, "resolve_gap", ("epoch", "landed", "after_version", "proven_dead"))
     landed = _truth(value.get("landed"), "resolve_gap: landed")
-    return GapAnswer(_epoch(value, "resolve_gap"), landed, _is_dead(value, "resolve_gap"))
+    epoch = _epoch(value, "resolve_gap")
+    try:
+        after = count(value.get("after_version"))
+    except ValueError:
+        raise SpecError(
+            "resolve_gap: after_version must be the foldedVersion of the LS205 finding that it "
+            f"answers, got {shown(value.get('after_version'))}"
+        ) from None
+    return GapAnswer(epoch, landed, after, _is_dead(value, "resolve_gap"))
 
 
 def _checkpoint(given: object) -> NewCheckpoint:

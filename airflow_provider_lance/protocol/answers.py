@@ -16,32 +16,43 @@ __all__ = ["OnHistoryGap", "OnRestore"]
 class OnHistoryGap:
     """What the user knows of the one epoch in doubt; by default nothing, and the query stops.
 
-    Naming the epoch makes a forgotten option harmless: it answers for that epoch only.
+    The answer names the epoch and the fold after which versions are missing. An option that is left
+    in place therefore never answers for a later gap: each claim folds, so a second gap about the
+    same epoch, which a driver has written since, lies after another version. ``after_version`` is
+    ``None`` only for an answer that is applied to the gap that was just read.
     """
 
     epoch_id: int | None = None
     landed: bool = False
+    after_version: int | None = None
 
     @classmethod
     def parse(cls, text: object) -> OnHistoryGap:
-        """Read ``fail``, ``committed:<epoch>`` or ``missing:<epoch>``.
+        """Read ``fail``, ``committed:<epoch>@<version>`` or ``missing:<epoch>@<version>``.
 
         :raises SpecError: anything else.
         """
         if text == "fail":
             return cls()
         if isinstance(text, str):
-            answer, _, epoch = text.partition(":")
+            answer, _, named = text.partition(":")
+            epoch, _, version = named.partition("@")
             if answer in ("committed", "missing"):
                 with suppress(ValueError):
-                    return cls(whole_text(epoch), answer == "committed")
+                    return cls(whole_text(epoch), answer == "committed", whole_text(version))
         raise SpecError(
-            f"onHistoryGap={shown(text)}: use 'fail', 'committed:<epoch>' or 'missing:<epoch>'"
+            f"onHistoryGap={shown(text)}: use 'fail', 'committed:<epoch>@<version>' or "
+            "'missing:<epoch>@<version>', as the HistoryGapError prints them"
         )
 
-    def names(self, epoch_id: int) -> bool:
-        """Tell whether the user has answered for this epoch."""
-        return self.epoch_id == epoch_id
+    def names(self, epoch_id: int, folded_version: int) -> bool:
+        """Tell whether the user has answered for this epoch, missing since this fold."""
+        return self.epoch_id == epoch_id and self.after_version in (None, folded_version)
+
+    def __str__(self) -> str:
+        if self.epoch_id is None:
+            return "fail"
+        return f"{'committed' if self.landed else 'missing'}:{self.epoch_id}@{self.after_version}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,6 +123,7 @@ def _gap(
     uri: str, state: QueryState, checkpoint: Checkpoint, watermark: Watermark
 ) -> HistoryGapError:
     epoch = checkpoint.planned
+    answer = f"{epoch}@{state.folded_version}"
     seen = max(watermark.epoch, known_done(state))
     gone = (
         f"{watermark.missing} of the versions of {uri} after {state.folded_version} were cleaned up"
@@ -133,7 +134,7 @@ def _gap(
             f"{gone}, so whether {span} of query {state.query_id!r} are still in the table cannot "
             "be seen: Spark's log has them as done, but an older version may have been restored "
             f"since. Look whether their rows are in the table, then start once with "
-            f"onHistoryGap=committed:{epoch} if they are; if they are not, "
+            f"onHistoryGap=committed:{answer} if they are; if they are not, "
             f"onRestore=accept:{seen + 1}-{epoch} goes on without them"
         )
     more = (
@@ -145,6 +146,6 @@ def _gap(
     return HistoryGapError(
         f"epoch {epoch} of query {state.query_id!r} was planned and is not in the checkpoint's "
         f"commit log, and {gone} that could prove it. Look whether its rows are in the table, "
-        f"then start once with onHistoryGap=committed:{epoch} if they are, or "
-        f"onHistoryGap=missing:{epoch} if they are not.{more}"
+        f"then start once with onHistoryGap=committed:{answer} if they are, or "
+        f"onHistoryGap=missing:{answer} if they are not.{more}"
     )

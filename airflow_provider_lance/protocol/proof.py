@@ -135,16 +135,17 @@ def answered(
     if not watermark.missing:
         return watermark
     planned, committed = checkpoint.planned, checkpoint.committed
+    has_answer = on_history_gap.names(planned, state.folded_version)
 
     def in_doubt() -> bool:
         return epoch_in_doubt(checkpoint, state, watermark) is not None
 
-    if in_doubt() and on_history_gap.names(planned) and on_history_gap.landed:
+    if in_doubt() and has_answer and on_history_gap.landed:
         return replace(watermark, epoch=planned, missing=0, missing_above=0)
     if in_doubt() and on_restore.covers((max(watermark.epoch, known_done(state)) + 1, committed)):
         watermark = replace(
             watermark, epoch=max(watermark.epoch, committed), missing=watermark.missing_above
         )
-    if in_doubt() and not (on_history_gap.names(planned) and planned > committed):
+    if in_doubt() and not (has_answer and planned > committed):
         return watermark
     return replace(watermark, epoch=max(watermark.epoch, committed), missing=0, missing_above=0)

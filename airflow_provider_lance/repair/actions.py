@@ -156,6 +156,7 @@ def resolve_gap(
     landed: bool,
     *,
     by: str,
+    after_version: int | None = None,
     checkpoint_location: str | None = None,
     storage_options: Mapping[str, str] | None = None,
     connection_arguments: str = "",
@@ -168,8 +169,11 @@ def resolve_gap(
     :param epoch: the epoch that is answered for; it must be the one in doubt.
     :param landed: whether its rows are in the dataset.
     :param by: see :func:`release_owner`, for the others too.
-    :raises PreconditionError: there is no gap, or another epoch is in doubt or none; as
-        :class:`DriverAliveError` a driver is alive, or that cannot be told.
+    :param after_version: the fold that the answer is about; ``None`` answers for the gap as it is
+        now.
+    :raises PreconditionError: there is no gap, a later one than the answer is about, or another
+        epoch or none is in doubt; as :class:`DriverAliveError` a driver is alive, or that cannot be
+        told.
     :raises HistoryGapError: the recorded checkpoint is not at the location, and only it tells
         which epoch is in doubt.
     :raises FencedError: another driver claimed in the middle; it was left alone.
@@ -183,8 +187,17 @@ def resolve_gap(
             f"query {query_id!r} in {port.uri} has no gap in its history: its watermark "
             f"{mark.epoch} is exact at version {port.version}, and there is nothing to resolve"
         )
+    folded = state.folded_version
+    if after_version not in (None, folded):
+        raise PreconditionError(
+            f"the answer about epoch {epoch} of query {query_id!r} is about the versions of "
+            f"{port.uri} after {after_version}; its watermark was folded at version {folded} "
+            f"since, and epoch {epoch} may have been written since. Look again, and answer for the "
+            f"versions after {folded}"
+        )
     location = checkpoint_location or owner.driver.checkpoint_location
-    answer = ("--epoch", str(epoch), "--committed" if landed else "--missing")
+    named = ("--epoch", str(epoch), "--after-version", str(folded))
+    answer = (*named, "--committed" if landed else "--missing")
     sure = preconditions.command("resolve", "gap", options=[*answer, _DEAD])
     preconditions.refuse_live_driver(location, proven_dead=proven_dead, command=sure)
     checkpoint = preconditions.recorded_checkpoint(location, mark)
@@ -219,7 +232,8 @@ def resolve_gap(
         plan = planned_writes(port, state, driver, replace(mark, epoch=watermark))
         sentence = f"{what} by {by}, watermark {watermark}, released"
         return _repaired(Action.GAP, port, state, sentence, plan=plan)
-    policy = CommitPolicy(on_history_gap=OnHistoryGap(epoch, landed), backoff=backoff or Backoff())
+    said = OnHistoryGap(epoch, landed, folded)
+    policy = CommitPolicy(on_history_gap=said, backoff=backoff or Backoff())
     port, state = force_release(
         port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
     )

@@ -210,7 +210,8 @@ def gap_error(
         return HistoryGapError(
             f"{seen}. Spark's commit log may prove more: type {_typed('release', **how)}"
         )
-    resolve = _typed("resolve", "gap", options=["--epoch", str(in_doubt)], **how)
+    named = ["--epoch", str(in_doubt), "--after-version", str(state.folded_version)]
+    resolve = _typed("resolve", "gap", options=named, **how)
     return HistoryGapError(
         f"{seen}, and epoch {in_doubt} was planned. Look whether "
         f"its rows are in the dataset, then type {resolve} --committed if they are, or --missing "

@@ -66,7 +66,7 @@ class SinkOptions:
       columns as vectors of a fixed size.
     - ``invalidText``: ``refuse`` text that is not UTF-8, or ``replace`` its wrong bytes by U+FFFD.
     - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
-    - ``onHistoryGap``: ``fail``, ``committed:<epoch>`` or ``missing:<epoch>``.
+    - ``onHistoryGap``: ``fail``, ``committed:<epoch>@<version>`` or ``missing:<epoch>@<version>``.
     - ``onRestore``: ``fail`` or ``accept:<first>-<last>``, the epochs that a restored version took
       away and that the stream goes on without.
     - ``storageOptions``: Lance's, secrets included; never shown.
@@ -148,8 +148,6 @@ class SinkOptions:
 
     def to_json(self) -> dict[str, Any]:
         """Return the options as :meth:`parse` reads them, secrets included."""
-        gap = self.on_history_gap
-        answer = "committed" if gap.landed else "missing"
         special: dict[str, Any] = {
             "outputMode": self.output_mode.value,
             "mergeKeys": list(self.merge_keys),
@@ -158,7 +156,7 @@ class SinkOptions:
             "invalidText": "replace" if self.replace_invalid_text else "refuse",
             "onCheckpointChange": "newGeneration" if self.new_generation else "fail",
             "onRestore": str(self.on_restore),
-            "onHistoryGap": "fail" if gap.epoch_id is None else f"{answer}:{gap.epoch_id}",
+            "onHistoryGap": str(self.on_history_gap),
         }
         plain = {item.metadata["name"]: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in (plain | special).items() if value is not None}

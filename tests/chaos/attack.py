@@ -110,9 +110,7 @@ def _gap(fight: Fight) -> None:
     if refused.error != "HistoryGapError":
         fight.blame(f"evidence was destroyed, and the driver said {refused.error or 'nothing'}")
         return
-    epoch = scene.planned
-    landed = scene.judge().epoch == epoch
-    scene.answer = f"{'committed' if landed else 'missing'}:{epoch}"
+    fight.answer(refused, landed=scene.judge().epoch == scene.planned)
 
 
 def _stop(fight: Fight) -> None:

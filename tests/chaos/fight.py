@@ -88,7 +88,11 @@ class Fight:
         scene = self.scene
         scene.gone |= set(gone)
         if end.error == "HistoryGapError" and (scene.planned > scene.committed or not gone):
-            scene.answer = f"{'committed' if landed else 'missing'}:{scene.planned}"
+            word = "committed" if landed else "missing"
+            if printed := re.search(rf"onHistoryGap=({word}:{scene.planned}@\d+)", end.message):
+                scene.answer = printed[1]
+            else:
+                self.blame(f"it does not say how to answer {word}:{scene.planned}: {end.message}")
         said = re.search(r"onRestore=(accept:(\d+)-(\d+))", end.message)
         if said and all(int(said[2]) <= epoch <= int(said[3]) for epoch in gone):
             if gone or end.error == "DatasetRestoredError":

@@ -29,9 +29,10 @@ NOW, FOREVER = "availableNow", "0 seconds"
 class Scene:
     """One station at work.
 
-    ``answer`` is what drivers are told of the last gap in history. It names an epoch, so that it
-    may stay. ``gap`` tells whether nobody has acted upon it yet. ``gone`` are the epochs that a
-    restore took, and ``accepted`` tells drivers so.
+    ``answer`` is what drivers are told of the last gap in history, as the error printed it. It
+    names an epoch and a version, and stays in the options of every later driver. ``gap`` tells
+    whether nobody has acted upon it yet. ``gone`` are the epochs that a restore took, and
+    ``accepted`` tells drivers so.
     """
 
     plan: StationPlan

@@ -101,7 +101,7 @@ SINK = {
     "createIfMissing": True,
     "vectorSizes": {"v": 8},
     "onCheckpointChange": "fail",
-    "onHistoryGap": "missing:3",
+    "onHistoryGap": "missing:3@2",
     "storageOptions": {"region": "eu-central-1", "allow_http": True, "timeout": 3},
 }
 
@@ -166,8 +166,10 @@ def read_gap(given: Any) -> None:
     if answer.epoch_id is None:
         assert given == "fail"
     else:
-        assert given == f"{'committed' if answer.landed else 'missing'}:{answer.epoch_id}"
+        assert given == str(answer)
         assert 0 <= answer.epoch_id <= MOST
+        assert answer.after_version is not None
+        assert 0 <= answer.after_version <= MOST
 
 
 def read_id(given: Any) -> None:
@@ -380,7 +382,7 @@ PERMITS = {
     "query_ids": ["orders"],
     "repair": ["watermark"],
     "release": {"epoch": 3, "proven_dead": True},
-    "resolve_gap": {"epoch": "3", "landed": True, "proven_dead": False},
+    "resolve_gap": {"epoch": "3", "after_version": "7", "landed": True, "proven_dead": False},
     "resolve_checkpoint": {"epoch": -1, "location": "/data/checkpoints/orders"},
 }
 TOLERANCE = {"stall": 600, "silence": timedelta(seconds=120), "small_fragments": 100}

@@ -108,7 +108,7 @@ JOB = {
         "deleteWhen": "op = 'd'",
         "vectorSizes": {"embedding": 768},
         "storageOptions": {"region": "eu-central-1"},
-        "onHistoryGap": "committed:42",
+        "onHistoryGap": "committed:42@56",
     },
     "source": {
         "format": "kafka",

@@ -217,7 +217,7 @@ def test_query_is_found_from_outside_its_epoch_and_gone_after_its_end(
     shutil.rmtree(stream.checkpoint)
 
 
-@pytest.mark.parametrize("query_id", ["", "no-uuid", str(uuid.uuid4())])
+@pytest.mark.parametrize("query_id", ["", "no-uuid", str(uuid.UUID(int=4711))])
 def test_query_with_an_unknown_id_is_not_found(spark: SparkSession, query_id: str) -> None:
     assert find_active_query(spark, query_id) is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from airflow_provider_lance.exceptions import (
     SchemaMismatchError,
     StorageUnavailableError,
 )
+from airflow_provider_lance.protocol.answers import OnHistoryGap
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.decision import Decision
@@ -156,13 +158,41 @@ def test_cleanup_that_takes_the_epochs_own_version_stops_the_query(world: World)
     with pytest.raises(HistoryGapError, match="committed:2.*missing:2"):
         SparkLike(world, log)
     expect_rows(world, 3)
-    from airflow_provider_lance.protocol.answers import OnHistoryGap
-
-    answer = CommitPolicy(on_history_gap=OnHistoryGap.parse("committed:2"), backoff=QUICK)
-    driver = SparkLike(world, log, policy=answer)
+    driver = SparkLike(world, log, policy=answering("committed", world, log))
     driver.step()
     driver.step()
     expect_rows(world, 4)
+
+
+def answering(answer: str, world: World, log: dict[str, int]) -> CommitPolicy:
+    """Return what a user sets who types the answer as the error prints it."""
+    with pytest.raises(HistoryGapError) as caught:
+        SparkLike(world, log)
+    printed = re.search(rf"onHistoryGap=({answer}:\d+@\d+)", str(caught.value))
+    assert printed
+    return CommitPolicy(on_history_gap=OnHistoryGap.parse(printed[1]), backoff=QUICK)
+
+
+def test_an_answer_that_is_left_in_place_does_not_answer_for_a_later_gap(world: World) -> None:
+    """A retry has the same options: the epoch that was missing may have landed meanwhile."""
+    log: dict[str, int] = {}
+    driver = SparkLike(world, log)
+    driver.step()
+    driver.step()
+    log["planned"] = 2
+    world.open().commit(Configure({"user.key": "1"}))
+    world.clean_up()
+    policy = answering("missing", world, log)
+    SparkLike(world, log, policy=policy).step()
+    expect_rows(world, 3)
+    log["committed"] = 1  # killed before Spark logged epoch 2
+    world.open().commit(Configure({"user.key": "2"}))
+    world.clean_up()
+    with pytest.raises(HistoryGapError, match="epoch 2 .* was planned"):
+        SparkLike(world, log, policy=policy)
+    expect_rows(world, 3)
+    SparkLike(world, log, policy=answering("committed", world, log)).step()
+    expect_rows(world, 3)
 
 
 def test_cleanup_after_an_orderly_end_is_exact(world: World) -> None:

@@ -146,7 +146,10 @@ def test_a_cleanup_took_the_evidence(where: str, request: pytest.FixtureRequest)
     gap = finding(report, Code.HISTORY_GAP)
     assert gap.evidence["inDoubt"] == 2
     assert gap.evidence["missingVersions"] == list(range(2, lance.dataset(scene.uri).version))
-    assert gap.command == f"lance-stream resolve gap {scene.uri} q --epoch 2"
+    folded = gap.evidence["foldedVersion"]
+    assert gap.command == (
+        f"lance-stream resolve gap {scene.uri} q --epoch 2 --after-version {folded}"
+    )
     refused = scene.launch()
     assert refused.error == "HistoryGapError"
     resolve_gap(open_dataset(scene.uri), "q", 2, there, by="a test")

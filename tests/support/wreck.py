@@ -48,6 +48,12 @@ class Wreck:
         if not Path(self.uri).exists():
             lance.write_dataset(pa.table({"id": pa.array([], pa.int64())}), self.uri)
 
+    @property
+    def folded(self) -> int:
+        """Return the version up to which history is folded into the config."""
+        port = open_dataset(self.uri)
+        return decode_query(port.config, self.query_id, port.version).folded_version
+
     def run(
         self,
         epochs: int,

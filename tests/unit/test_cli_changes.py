@@ -143,6 +143,16 @@ def test_resolve_gap(wreck: Stream, answer: str, mark: int) -> None:
     assert exact_watermark(open_dataset(wreck.uri), QUERY).epoch == mark
 
 
+def test_an_answer_to_an_earlier_gap_is_refused(wreck: Stream) -> None:
+    lose_versions(wreck)
+    version = open_dataset(wreck.uri).version
+    words = ("resolve", "gap", wreck.uri, "--epoch", "4", "--after-version", "0", "--missing")
+    ran = typed(*words, "--yes")
+    assert ran.status == 1
+    assert "Look again" in ran.err
+    assert open_dataset(wreck.uri).version == version
+
+
 @pytest.mark.parametrize("answers", [(), ("--committed", "--missing")])
 def test_resolve_gap_needs_one_answer(wreck: Stream, answers: tuple[str, ...]) -> None:
     ran = typed("resolve", "gap", wreck.uri, "--epoch", "4", *answers, "--yes")
@@ -188,7 +198,8 @@ def test_what_an_error_says_to_type_reaches_the_store(wreck: Stream) -> None:
     ran = typed("release", wreck.uri, *connection_arguments.split(), "--yes")
     assert ran.status == 1
     assert re.search(
-        rf"type lance-stream resolve gap \S+ {QUERY} --epoch \d+ --yes {connection_arguments} ",
+        rf"type lance-stream resolve gap \S+ {QUERY} --epoch \d+ --after-version \d+ --yes "
+        rf"{connection_arguments} ",
         ran.err,
     )
 

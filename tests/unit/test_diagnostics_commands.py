@@ -88,8 +88,8 @@ def test_a_gap_names_both_answers() -> None:
         drivers=(GONE,),
     )
     assert gap.evidence["inDoubt"] == 6
-    assert gap.evidence["ifCommitted"].endswith("q --epoch 6 --committed")
-    assert gap.evidence["ifMissing"].endswith("q --epoch 6 --missing")
+    assert gap.evidence["ifCommitted"].endswith("q --epoch 6 --after-version 10 --committed")
+    assert gap.evidence["ifMissing"].endswith("q --epoch 6 --after-version 10 --missing")
     assert gap.evidence["ifCommitted"].startswith("lance-stream resolve gap ")
 
 

@@ -81,7 +81,7 @@ SAID = {
     Decision.HISTORY_GAP: (
         HistoryGapError,
         ["epoch 42", "5 of the versions", "after 60"],
-        ["onHistoryGap=committed:42", "onHistoryGap=missing:42"],
+        ["onHistoryGap=committed:42@60", "onHistoryGap=missing:42@60"],
     ),
     Decision.CHECKPOINT_CHANGED: (
         CheckpointMismatchError,
@@ -136,20 +136,25 @@ def test_a_deleted_checkpoint_is_called_none_yet() -> None:
     ("text", "answer"),
     [
         ("fail", OnHistoryGap()),
-        ("committed:0", OnHistoryGap(0, True)),
-        ("missing:17", OnHistoryGap(17, False)),
+        ("committed:0@9", OnHistoryGap(0, True, 9)),
+        ("missing:17@0", OnHistoryGap(17, False, 0)),
     ],
 )
 def test_an_answer_is_read(text: str, answer: OnHistoryGap) -> None:
     assert OnHistoryGap.parse(text) == answer
+    assert str(answer) == text
 
 
-@pytest.mark.parametrize("text", ["", "FAIL", "committed", "missing:", "missing:x", "missing:1 "])
+@pytest.mark.parametrize(
+    "text", ["", "FAIL", "committed", "missing:", "missing:x@1", "missing:1", "missing:1@2 "]
+)
 def test_an_answer_in_another_form_is_refused_with_the_forms(text: str) -> None:
     with pytest.raises(SpecError) as caught:
         OnHistoryGap.parse(text)
     assert repr(text) in str(caught.value)
-    assert "use 'fail', 'committed:<epoch>' or 'missing:<epoch>'" in str(caught.value)
+    assert "use 'fail', 'committed:<epoch>@<version>' or 'missing:<epoch>@<version>'" in str(
+        caught.value
+    )
 
 
 @pytest.mark.parametrize(
@@ -173,7 +178,9 @@ def test_a_loss_is_accepted_for_the_epochs_that_are_named_and_no_others() -> Non
     assert not OnRestore().covers((0, 0))
 
 
-def test_an_answer_is_for_the_epoch_it_names_and_no_other() -> None:
-    assert OnHistoryGap(17).names(17)
-    assert not OnHistoryGap(17).names(18)
-    assert not OnHistoryGap().names(17)
+def test_an_answer_is_for_the_epoch_and_the_fold_it_names_and_no_other() -> None:
+    assert OnHistoryGap(17, after_version=60).names(17, 60)
+    assert not OnHistoryGap(17, after_version=60).names(18, 60)
+    assert not OnHistoryGap(17, after_version=60).names(17, 61), "a later gap"
+    assert OnHistoryGap(17).names(17, 61), "an answer to the gap that was just read"
+    assert not OnHistoryGap().names(17, 60)

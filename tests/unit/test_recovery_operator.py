@@ -219,7 +219,7 @@ class TestDecisions:
             wreck.run(2)
             wreck.plan(2)
         wreck.clean_up()
-        gap = {"epoch": 2, "landed": landed}
+        gap = {"epoch": 2, "landed": landed, "after_version": wreck.folded}
         report = run(ti, wreck.uri, query_ids=ORDERS, resolve_gap=gap)
         assert "LS205" not in codes(report)
         wreck.run(2, released=True)
@@ -231,9 +231,18 @@ class TestDecisions:
         wreck.run(3, unlogged=1)
         wreck.clean_up()
         version = wreck.version
+        gap = {"epoch": 7, "landed": True, "after_version": wreck.folded}
         with pytest.raises(AirflowFailException, match="epoch 7 .* not in doubt, epoch 2 is"):
-            run(ti, wreck.uri, query_ids=ORDERS, resolve_gap={"epoch": 7, "landed": True})
+            run(ti, wreck.uri, query_ids=ORDERS, resolve_gap=gap)
         assert wreck.version == version
+
+    def test_an_answer_to_an_earlier_gap_is_refused(self, wreck: Wreck, ti: TaskInstance) -> None:
+        wreck.run(3, unlogged=1)
+        wreck.clean_up()
+        earlier = {"epoch": 2, "landed": False, "after_version": wreck.folded - 1}
+        with pytest.raises(AirflowFailException, match="folded at version .* Look again"):
+            run(ti, wreck.uri, query_ids=ORDERS, resolve_gap=earlier)
+        assert "LS205" in codes(ti.xcoms["return_value"])
 
     def test_another_checkpoint_begins_a_new_generation(
         self, wreck: Wreck, ti: TaskInstance, tmp_path: Path
@@ -301,6 +310,10 @@ def test_tolerance_says_what_counts_as_trouble(wreck: Wreck, ti: TaskInstance) -
         ({"query_ids": ORDERS, "release": {"epoch": "two"}}, "release: epoch must be.*'two'"),
         ({"query_ids": ORDERS, "release": {"epoch": 2, "dead": 1}}, r"unknown \['dead'\]"),
         ({"query_ids": ORDERS, "resolve_gap": {"epoch": 2}}, "landed must be True or False"),
+        (
+            {"query_ids": ORDERS, "resolve_gap": {"epoch": 2, "landed": True}},
+            "after_version must be the foldedVersion",
+        ),
         ({"query_ids": ORDERS, "resolve_checkpoint": {"epoch": 2}}, "location must name"),
         (
             {"query_ids": ORDERS, "release": {"epoch": 2}, "resolve_gap": {"epoch": 2}},

@@ -61,7 +61,12 @@ def go_on(scene: Scene, expected: Decision, epochs: int) -> None:
 
 def test_a_gap_over_epochs_that_spark_has_as_done_is_answered_for(scene: Scene) -> None:
     leave_gap(scene, landed=None)
-    refused(scene, HistoryGapError, "resolve gap .* --epoch 1 --yes --committed", release)
+    refused(
+        scene,
+        HistoryGapError,
+        r"resolve gap .* --epoch 1 --after-version \d+ --yes --committed",
+        release,
+    )
     refused(scene, PreconditionError, "onRestore=accept:0-1", resolve, 1, False)
     planned = resolve(scene, 1, True, dry_run=True)
     repaired = resolve(scene, 1, True)
@@ -72,7 +77,12 @@ def test_a_gap_over_epochs_that_spark_has_as_done_is_answered_for(scene: Scene) 
 @pytest.mark.parametrize("landed", [True, False])
 def test_an_epoch_in_doubt_is_not_guessed_but_resolved(scene: Scene, landed: bool) -> None:
     leave_gap(scene, landed=landed)
-    refused(scene, HistoryGapError, "resolve gap .* --epoch 2 --yes --committed", release)
+    refused(
+        scene,
+        HistoryGapError,
+        r"resolve gap .* --epoch 2 --after-version \d+ --yes --committed",
+        release,
+    )
     planned = resolve(scene, 2, landed, dry_run=True)
     repaired = resolve(scene, 2, landed)
     assert repaired.changed
@@ -103,7 +113,12 @@ def test_an_epoch_that_the_rest_of_history_shows_is_not_in_doubt(scene: Scene) -
     epoch = driver.plan()
     driver.land(epoch)
     # Its driver would have ended, had it not found epoch 1 below; whether it has is not known yet.
-    refused(scene, HistoryGapError, "resolve gap .* --epoch 2 --yes --committed", release)
+    refused(
+        scene,
+        HistoryGapError,
+        r"resolve gap .* --epoch 2 --after-version \d+ --yes --committed",
+        release,
+    )
     driver.log(epoch)
     answer = "no epoch .* is in doubt.*history up to 2.*lance-stream release"
     refused(scene, PreconditionError, answer, resolve, 2, False)

@@ -79,8 +79,8 @@ GOOD: list[tuple[dict[str, Any], str, Any]] = [
     ({"onRestore": "fail"}, "on_restore", OnRestore()),
     ({"onRestore": "accept:3-5"}, "on_restore", OnRestore(3, 5)),
     ({"onHistoryGap": "fail"}, "on_history_gap", OnHistoryGap()),
-    ({"onHistoryGap": "committed:7"}, "on_history_gap", OnHistoryGap(7, True)),
-    ({"onHistoryGap": "missing:7"}, "on_history_gap", OnHistoryGap(7, False)),
+    ({"onHistoryGap": "committed:7@3"}, "on_history_gap", OnHistoryGap(7, True, 3)),
+    ({"onHistoryGap": "missing:7@3"}, "on_history_gap", OnHistoryGap(7, False, 3)),
     (
         {"storageOptions": {"allow_http": True, "timeout": 5}},
         "storage_options",
@@ -126,9 +126,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"invalidText": "drop"}, "invalidText must be 'refuse' or 'replace'"),
     ({"onCheckpointChange": "ignore"}, "onCheckpointChange must be 'fail' or 'newGeneration'"),
     ({"onRestore": "accept:5-3"}, "onRestore='accept:5-3': use 'fail' or 'accept:<first>-<last>'"),
-    ({"onHistoryGap": "skip"}, "onHistoryGap='skip': use 'fail', 'committed:<epoch>'"),
+    ({"onHistoryGap": "skip"}, "onHistoryGap='skip': use 'fail', 'committed:<epoch>@<version>'"),
     ({"onHistoryGap": "committed:"}, "onHistoryGap='committed:'"),
-    ({"onHistoryGap": "missing:-1"}, "onHistoryGap='missing:-1'"),
+    ({"onHistoryGap": "missing:-1@2"}, "onHistoryGap='missing:-1@2'"),
     ({"storageOptions": "key=value"}, "storageOptions must be a mapping of texts"),
     ({"storageOptions": {"key": None}}, "storageOptions must be a mapping of texts"),
     ({"storageOptions": {"key": ["a"]}}, "storageOptions must be a mapping of texts"),
@@ -294,7 +294,10 @@ texts = st.text(min_size=1, max_size=20).filter(str.strip)
 mappings = st.dictionaries(words, st.text(max_size=12), max_size=3)
 locations = words.map("s3://bucket/{}".format)
 gaps = st.just("fail") | st.builds(
-    "{}:{}".format, st.sampled_from(["committed", "missing"]), st.integers(0, 10**9)
+    "{}:{}@{}".format,
+    st.sampled_from(["committed", "missing"]),
+    st.integers(0, 10**9),
+    st.integers(0, 10**9),
 )
 modes = st.one_of(
     st.sampled_from([{}, {"outputMode": "complete"}]),

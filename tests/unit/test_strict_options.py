@@ -66,18 +66,28 @@ def test_a_specification_that_is_no_json_is_refused(kind: Any, text: Any) -> Non
     "text",
     [
         *(
-            "committed:" + "9" * 5000,
-            f"committed:{2**63}",
-            "committed:²",
-            "missing:１",
-            "missing:-1",
+            "committed:" + "9" * 5000 + "@1",
+            f"committed:{2**63}@1",
+            f"committed:1@{2**63}",
+            "committed:²@1",
+            "missing:１@1",
+            "missing:-1@1",
         ),
-        *("missing: 1", "missing:01", "committed:", "committed", "missing:1\n", None, 7, b"fail"),
-        *("missing:1:2", ["fail"], pytest.param(10**5000, id="huge")),
+        *("missing: 1@1", "missing:01@1", "missing:1@01", "missing:1@1\n", None, 7, b"fail"),
+        *(
+            "missing:1",
+            "missing:1@",
+            "committed:",
+            "committed",
+            "missing:1:2",
+            "missing:1@2@3",
+            ["fail"],
+            pytest.param(10**5000, id="huge"),
+        ),
     ],
 )
 def test_an_answer_for_a_gap_names_one_epoch(text: object) -> None:
-    with pytest.raises(SpecError, match="use 'fail', 'committed:<epoch>'") as caught:
+    with pytest.raises(SpecError, match="use 'fail', 'committed:<epoch>@<version>'") as caught:
         OnHistoryGap.parse(text)
     assert len(str(caught.value)) < 300
 
@@ -370,7 +380,7 @@ def test_what_a_task_cannot_read_of_an_earlier_try_is_forgotten(note: Any) -> No
 def test_an_order_to_a_watcher_is_read_strictly(deadline: Any) -> None:
     with pytest.raises(SpecError, match="deadline is an ISO 8601 time with a time zone"):
         SupervisionConfig.from_json(written.ORDER.to_json() | {"deadline": deadline})
-    with pytest.raises(SpecError, match="a launch must be one whose launched_at is"):
+    with pytest.raises(SpecError, match="a launch must be one whose launchedAt is"):
         Launch.from_json(written.LAUNCH.to_json() | {"launchedAt": deadline})
 
 
