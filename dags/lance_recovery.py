@@ -111,7 +111,9 @@ def lance_recovery() -> None:
         "query_id": Param(type="string"),
         "what": Param(enum=["resolve_gap", "release"]),
         "epoch": Param(type="integer", description="The epoch that the decision is about"),
-        "after_version": Param(0, type="integer", description="The fold after which it is missing"),
+        "after_version": Param(
+            0, type="integer", description="Versions after this one are missing"
+        ),
         "seen": Param("", type="string", description="What the check saw"),
     },
     doc_md=__doc__,
