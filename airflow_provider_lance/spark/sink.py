@@ -224,7 +224,7 @@ class LanceSink:
     # --------------------------------------------------------------------------- epoch after epoch
 
     def __call__(self, df: DataFrame, epoch_id: int) -> None:
-        """Write and commit one epoch for Spark. Swallows no error: Spark would log the epoch as done."""
+        """Write and commit one epoch for Spark; raise every error, or Spark logs it as done."""
         with self._turn:
             self.epoch_in_progress = int(epoch_id)
             try:
