@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What to keep; ``older_than`` and ``keep_active`` in seconds, ``rate`` in deletions a second."""
+    """What to keep; ``older_than`` and ``keep_active`` in seconds, ``rate`` in deletions/s."""
 
     older_than: int
     retain_versions: int | None = None

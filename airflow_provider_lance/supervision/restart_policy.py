@@ -42,7 +42,7 @@ class RestartPolicy(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class RestartHistory(JsonRecord):
-    """The restarts of one task attempt so far.
+    """The restarts of one task try so far.
 
     ``fruitless`` counts those since an epoch was committed or a driver stayed healthy, ``step``
     those since a driver stayed healthy. ``watermark`` is the highest seen.
