@@ -1,4 +1,4 @@
-"""What Airflow is told about this provider; every Airflow process reads it: import little."""
+"""The provider's metadata for Airflow; every Airflow process reads it: import little."""
 
 from __future__ import annotations
 
