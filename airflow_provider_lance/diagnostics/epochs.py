@@ -148,7 +148,7 @@ def read_epochs(
 def _walk(
     port: DatasetPort, query_id: str, last: int
 ) -> tuple[list[EpochStamp], list[tuple[int, Kind]], int, bool]:
-    """Walk back from the newest version to enough epochs, the read limit, or the last version."""
+    """Walk back from the head until enough epochs or versions are read, or none is left."""
     stamps: list[EpochStamp] = []
     others: list[tuple[int, Kind]] = []
     seen = gone = 0

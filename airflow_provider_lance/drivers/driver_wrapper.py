@@ -179,7 +179,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def _detach(folder: RunDirectory) -> None:
-    """Continue as a process without a parent; a waiting caller sees the end at once."""
+    """Continue as a detached process; a waiting caller sees the end at once."""
     if os.fork():
         os._exit(0)
     os.setsid()

@@ -10,8 +10,7 @@ from airflow.plugins_manager import AirflowPlugin
 __all__ = ["LancePlugin"]
 
 _PREFIX = "/lance"
-"""Also in :func:`~airflow_provider_lance.links.stream.stream_url`, which must not import a plugin.
-"""
+"""Also in :func:`~airflow_provider_lance.links.stream.stream_url`, which need not import this."""
 
 
 class LancePlugin(AirflowPlugin):

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def start_logging() -> None:
-    """Log everyone's warnings and this package's messages to stderr."""
+    """Log all warnings, and this package's messages, to stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("airflow_provider_lance").setLevel(logging.INFO)
 

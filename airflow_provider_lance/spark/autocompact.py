@@ -134,9 +134,9 @@ def left_alone(fragments: Sequence[Any], every: int, most_bytes: int) -> list[in
     """Return the ids of the fragments that a run does not touch: all but some of the newest.
 
     The newest ``every`` are new since the last run. Going back from them, a fragment with more rows
-    than all newer ones together ends the run. So a row is rewritten only as often as the dataset
-    doubles, not in every run. Lance's own bounds cannot do this: they count whole tasks, and a
-    first task above the bound makes an empty plan (seen on pylance 14.0.2).
+    than all newer ones together ends the selection. So a row is rewritten only as often as the
+    dataset doubles, not in every run. Lance's own bounds cannot do this: they count whole tasks,
+    and a first task above the bound makes an empty plan (seen on pylance 14.0.2).
 
     :param fragments: `FragmentMetadata` in the dataset's order; at most four times ``every`` of
         them are taken.
