@@ -1,7 +1,7 @@
-"""What differs between the supported versions of Airflow and its Spark provider, or is private.
+"""Differences between the supported versions of Airflow and its Spark provider, and private names.
 
 Imported with Airflow 3.1 to 3.3 and the Spark provider 6.1 to 6.3; streams have run on Airflow 3.3
-only. Everywhere else this package uses only what is public and equal in all of them.
+only. Everywhere else this package uses only names that are public and equal in all of them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ __all__ = [
 
 
 def _find_stats() -> Any:
-    """Return what has ``incr`` and ``gauge``: a module in 3.3, a class in 3.1 and 3.2."""
+    """Return the object with ``incr`` and ``gauge``: a module in 3.3, a class in 3.1 and 3.2."""
     try:
         module: Any = importlib.import_module("airflow.sdk.observability.stats")
     except ModuleNotFoundError:  # Airflow 3.1
@@ -79,9 +79,9 @@ stats = _find_stats()
 def retry_policy(
     rules: Sequence[tuple[type[Exception], str, timedelta | None, str]],
 ) -> ExceptionRetryPolicy:
-    """Return Airflow's retry policy, of rules ``(error, "FAIL" or "RETRY", delay, reason)``.
+    """Return Airflow's retry policy for rules ``(error, "FAIL" or "RETRY", delay, reason)``.
 
-    :raises SpecError: this Airflow has none; it came with 3.3.
+    :raises SpecError: this Airflow has no retry policies, which came with 3.3.
     """
     try:
         from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule
@@ -109,10 +109,10 @@ def task_store(context: Mapping[str, Any]) -> Any:
 
 
 def asset_stores(trigger: object) -> list[Any]:
-    """Return the state stores of the assets that an event trigger is for; none before Airflow 3.3.
+    """Return the state stores of an event trigger's assets; none before Airflow 3.3.
 
     Identical watchers are one trigger with several assets. Their stores are found by asset only,
-    and nothing tells a trigger by which assets it is watched.
+    and a trigger cannot find out which assets watch it.
     """
     accessors = getattr(trigger, "asset_state_store", None)
     named = getattr(accessors, "_by_name", {}).values()
@@ -123,7 +123,7 @@ def masked_texts() -> list[str]:
     """Return the texts that Airflow masks in the logs of this process."""
     from airflow.sdk._shared.secrets_masker import _secrets_masker
 
-    # It keeps them as patterns; this is re.escape() backwards.
+    # It keeps them as patterns; this reverses re.escape().
     escaped = re.compile(r"\\(.)", re.DOTALL)
     return sorted(escaped.sub(r"\1", text) for text in _secrets_masker().patterns)
 
@@ -132,7 +132,7 @@ def masked_texts() -> list[str]:
 
 
 class SubmittedDriver(NamedTuple):
-    """What spark-submit's output said of a driver in a cluster; empty where it said nothing."""
+    """What spark-submit's output said about a driver in a cluster; empty where it said nothing."""
 
     yarn_application: str
     pod: str
@@ -145,7 +145,7 @@ def submit_command(hook: SparkSubmitHook, application: str) -> list[str]:
 
 
 def submit_environment(hook: SparkSubmitHook) -> dict[str, str]:
-    """Return what the hook adds to spark-submit's environment; whole after :func:`submit_command`.
+    """Return the hook's additions to spark-submit's environment; call :func:`submit_command` first.
 
     The hook adds to it while it builds the command.
     """
@@ -155,7 +155,7 @@ def submit_environment(hook: SparkSubmitHook) -> dict[str, str]:
 def replace_submit_environment(
     hook: SparkSubmitHook, replace: Callable[[dict[str, str]], dict[str, str]]
 ) -> None:
-    """Let the hook's ``submit`` add what ``replace`` makes of what it would add by itself."""
+    """Make the hook's ``submit`` add ``replace(additions)`` instead of its own additions."""
     build = hook._build_spark_submit_command
 
     def built(application: str) -> list[str]:
@@ -182,7 +182,7 @@ def submitted_driver(hook: SparkSubmitHook | None) -> SubmittedDriver:
 
 
 def check_tracking(hook: SparkSubmitHook) -> None:
-    """Let the hook check what it needs to ask YARN.
+    """Make the hook check its arguments for polling YARN.
 
     :raises ValueError: something is missing.
     """

@@ -1,8 +1,8 @@
-"""Every error the package raises on purpose, drawn as one tree.
+"""Every error that the package raises on purpose, in one tree.
 
-The two branches decide every retry: a :class:`TerminalError` fails again however often the same
-call is made, a :class:`TransientError` may succeed later. A message says what was seen, with the
-values, and what to do next. This module is shipped to the cluster and imports nothing.
+The two branches decide every retry: a :class:`TerminalError` recurs on every further call, a
+:class:`TransientError` may disappear later. A message says what was seen, with the values, and what
+to do next. This module is shipped to the cluster and imports nothing.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ class ChecksumMismatchError(StorageUnavailableError):
 
 
 def error_class(name: str) -> type[LanceStreamError]:
-    """Find an error by its class name, as a driver's summary carries it.
+    """Return an error class by its name, as a driver's summary contains it.
 
-    A name of no error in the tree gives :class:`LanceStreamError`.
+    A name that is not in the tree gives :class:`LanceStreamError`.
     """
     pending = [LanceStreamError]
     while pending:

@@ -1,4 +1,4 @@
-"""What Airflow is told about this provider; every Airflow process reads it: import little."""
+"""The provider's metadata for Airflow; every Airflow process reads it: import little."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def get_provider_info() -> dict[str, Any]:
                 "triggers.event",
                 "triggers.stop",
                 "triggers.stream",
-                "triggers.turn",
+                "triggers.turns",
             )
         ],
         "task-decorators": [

@@ -1,8 +1,8 @@
-"""The code that goes to the cluster: an application file, and one zip of what it imports.
+"""The code that is shipped to the cluster: an application file, and one zip of what it imports.
 
-A Spark cluster has no Airflow and need not have this package: spark-submit carries the middle of
-it along with ``--py-files``. Nothing here imports the applications; they are shipped by their path,
-so that no Airflow process ever meets pyspark.
+A Spark cluster has no Airflow and need not have this package: spark-submit ships the shared rooms
+with ``--py-files``. Nothing here imports the applications; they are shipped by their path, so that
+no Airflow process ever imports pyspark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["application_path", "build_zip"]
 
 _PACKAGE = Path(__file__).parent
 _SHIPPED = ("protocol", "supervision", "spec", "maintenance", "spark")
-"""Rooms that a Spark job imports; an import contract keeps the others out of them."""
+"""The rooms that a Spark job imports; an import contract keeps the others out of them."""
 
 
 def application_path(name: str = "job") -> Path:
@@ -32,7 +32,7 @@ def build_zip(folder: Path, modules: Mapping[str, bytes] | None = None) -> Path:
     :param modules: further files by their names in the zip, such as a user's own module.
 
     The same sources give the same bytes, so that a cluster's caches and a reviewer's checksum hold:
-    names are sorted, times are those of no file, and nothing is compressed by a zlib of its own.
+    names are sorted, times are fixed, and nothing is compressed, since zlib versions differ.
     """
     target = folder / f"{_PACKAGE.name}.zip"
     with ZipFile(target, "w", ZIP_STORED) as archive:

@@ -1,7 +1,7 @@
 """Asset URIs of Lance datasets: one name for one dataset, without secrets.
 
 ``lance:///data/x.lance`` is the local ``/data/x.lance``; ``lance://s3/bucket/x.lance`` is
-``s3://bucket/x.lance``: after ``//`` comes the store, after it the bucket or container.
+``s3://bucket/x.lance``: the store follows ``//``, then comes the bucket or container.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _STORES = {"s3a": "s3", "s3n": "s3", "s3+ddb": "s3", "abfs": "abfss"}
 """Other names of one store."""
 _LOCAL = {"file", "file-object-store"}
 _CONTAINERS = {"abfss"}
-"""Stores whose URIs say ``container@account``, where others have a user."""
+"""Stores whose URIs contain ``container@account``, where others have a user."""
 
 _PLAIN = "/%@:!$&'()*+,;="
-"""What stands for itself in a path, and the percent sign of what was encoded before."""
+"""The characters that stay unencoded in a path, and the percent sign of earlier encoding."""
 
-# Without it, `urlunsplit` makes `lance:/x` of `lance:///x`. Airflow imports this module, for
-# `sanitize_uri`, before it puts an asset's URI together.
+# Without it, `urlunsplit` turns `lance:///x` into `lance:/x`. Airflow imports this module, for
+# `sanitize_uri`, before it builds an asset's URI.
 if _SCHEME not in urllib.parse.uses_netloc:
     urllib.parse.uses_netloc.append(_SCHEME)
 
@@ -36,7 +36,7 @@ def lance_asset(uri: str, **kwargs: Any) -> Asset:
     """Return the asset of a dataset, given its URI or path.
 
     :param uri: see :func:`asset_uri`.
-    :param kwargs: what :class:`airflow.sdk.Asset` takes besides: ``name``, ``group``, ``extra``,
+    :param kwargs: further arguments of :class:`airflow.sdk.Asset`: ``name``, ``group``, ``extra``,
         ``watchers``; the name is the asset's URI if none is given.
     :raises SpecError: see :func:`asset_uri`.
     """
@@ -49,9 +49,9 @@ def create_asset(*, uri: str, extra: dict[str, Any] | None = None) -> Asset:
 
 
 def asset_uri(dataset_uri: str) -> str:
-    """Return the asset URI of a dataset, given its absolute path or URI; an asset URI stays.
+    """Return the asset URI of a dataset's absolute path or URI; an asset URI stays unchanged.
 
-    :raises SpecError: it is relative, empty or holds ``..``.
+    :raises SpecError: it is relative, empty or contains ``..``.
     """
     text = dataset_uri.strip()
     try:
@@ -79,9 +79,9 @@ def asset_uri(dataset_uri: str) -> str:
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Return an asset URI of scheme ``lance`` in its one form; Airflow calls this for each.
+    """Return an asset URI of scheme ``lance`` in its canonical form; Airflow calls this for each.
 
-    Users, passwords, queries and fragments are dropped: they may be secrets and name nothing.
+    Users, passwords, queries and fragments are dropped: they may be secrets and identify nothing.
 
     :raises ValueError: the path is empty or leads upwards.
     """

@@ -1,4 +1,4 @@
-"""What a backend's driver can be asked, and what a cluster manager has to know."""
+"""The interfaces of a backend's driver and of a cluster manager."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ __all__ = ["ClusterManager", "Driver", "Polled"]
 
 
 class Driver(Protocol):
-    """A launched driver, wherever it runs. A frozen value that travels as JSON."""
+    """A launched driver, wherever it runs; a frozen value that travels as JSON."""
 
     kind: ClassVar[str]
-    """The name under which a launch's JSON holds it."""
+    """The name of this kind of driver in a launch's JSON."""
     polls_remotely: ClassVar[bool]
-    """Whether each poll is a request to a cluster, which a fresh heartbeat saves."""
+    """Whether each poll is a request to a cluster; a fresh heartbeat makes it unnecessary."""
 
     @property
     def is_here(self) -> bool:
-        """Tell whether it runs on this host, where its process and log can be seen."""
+        """Return whether it runs on this host, where its process and log are visible."""
 
     def alive(self) -> bool | None:
-        """Tell whether it runs; ``None`` where that cannot be told from here."""
+        """Return whether it runs; ``None`` if that is unknown here."""
 
     def exit_status(self) -> int | None:
-        """Return how it ended, negative for a signal; ``None`` before that or if not known."""
+        """Return its exit status, negative for a signal; ``None`` before its end or if unknown."""
 
     def is_ending(self) -> bool:
-        """Tell whether it is gone and how it ended is about to be noted."""
+        """Return whether it has exited and its exit status is about to be noted."""
 
     def stop(self, by: str) -> bool:
-        """Have it stopped in order, without asking through its dataset; tell whether it was told.
+        """Request an orderly stop, without its dataset; return whether the request was delivered.
 
         :param by: who asks, for the driver's summary.
         """
 
     def kill(self) -> bool:
-        """Kill exactly this driver; tell whether that was possible from here."""
+        """Kill exactly this driver; return whether that was possible from here."""
 
     def log(self) -> Path | None:
-        """Return its log, ``None`` where that is not on this host."""
+        """Return the path of its log, ``None`` if that is not on this host."""
 
     def where(self) -> str:
-        """Return its place in words."""
+        """Return its place as text."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -62,12 +62,12 @@ class Polled(NamedTuple):
 
 
 class ClusterManager(ABC):
-    """One kind of cluster: how drivers are handed over to it, asked about and ended."""
+    """One kind of cluster: how drivers are submitted to it, polled and killed."""
 
     name: ClassVar[str]
-    """As a driver's JSON names it."""
+    """The manager's name in a driver's JSON."""
     masters: ClassVar[str]
-    """A regular expression: the master URLs of such clusters."""
+    """A regular expression that matches the master URLs of such clusters."""
     tracking: ClassVar[str]
     """The argument of ``SparkSubmitHook`` with which spark-submit hands the driver over."""
     waiting: ClassVar[str]
@@ -75,16 +75,16 @@ class ClusterManager(ABC):
 
     @abstractmethod
     def can_track(self, connection: Connection, conf: Mapping[str, Any]) -> bool:
-        """Tell whether connection and conf say where the cluster's API answers."""
+        """Return whether connection and conf contain what the cluster's API needs."""
 
     @abstractmethod
     def submitted(self, hook: SparkSubmitHook) -> tuple[str, str]:
-        """Return name and namespace of the driver from spark-submit's output; empty if not said."""
+        """Return name and namespace of the driver from spark-submit's output; empty if absent."""
 
     @abstractmethod
     def poll(self, hook: SparkSubmitHook, name: str, namespace: str) -> Polled:
-        """Ask the cluster; raises whatever its client raises."""
+        """Ask the cluster; raises its client's errors."""
 
     @abstractmethod
     def kill(self, hook: SparkSubmitHook, name: str, namespace: str) -> None:
-        """Ask the cluster to end a driver; raises whatever its client raises."""
+        """Ask the cluster to end a driver; raises its client's errors."""

@@ -29,9 +29,10 @@ def _manager(name: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDriver(JsonRecord):
-    """A driver in a cluster that is asked about through the cluster's own API.
+    """A driver in a cluster that is polled through the cluster's own API.
 
-    ``manager`` is one of :data:`CLUSTER_MANAGERS`; ``name`` the application id or the pod's name.
+    ``manager`` is one of :data:`CLUSTER_MANAGERS`; ``name`` is the application id or the pod's
+    name.
     """
 
     manager: str
@@ -51,25 +52,25 @@ class ClusterDriver(JsonRecord):
         return f"{self.manager} {self.name}{place}"
 
     def alive(self) -> bool | None:
-        """Ask the cluster; ``None`` when it gives no answer."""
+        """Ask the cluster; ``None`` if it does not answer."""
         polled = self._poll()
         return polled.alive if polled else None
 
     def exit_status(self) -> int | None:
-        """Return 0 for a good end, 1 for another, ``None`` before it or when nobody answers."""
+        """Return 0 for success, 1 for failure, ``None`` before the end or without an answer."""
         polled = self._poll()
         return polled.exit_status if polled else None
 
     def is_ending(self) -> bool:
-        """Return that a cluster notes the end at once."""
+        """Return False: a cluster notes the end at once."""
         return False
 
     def stop(self, by: str) -> bool:
-        """Return that a driver in a cluster is asked through its dataset only."""
+        """Return False: a driver in a cluster can only be asked through its dataset."""
         return False
 
     def kill(self) -> bool:
-        """Ask the cluster to end exactly this driver; tell whether it could be asked."""
+        """Ask the cluster to kill exactly this driver; return whether it could be asked."""
         if not self.alive():
             return False
         try:
@@ -79,17 +80,17 @@ class ClusterDriver(JsonRecord):
         return True
 
     def log(self) -> Path | None:
-        """Return that its log is the cluster's."""
+        """Return None: the cluster keeps the log."""
         return None
 
     def where(self) -> str:
-        """Return its place in words."""
+        """Return its place as text."""
         return str(self)
 
     def _poll(self) -> Polled | None:
         try:
             return CLUSTER_MANAGERS[self.manager].poll(self._hook(), self.name, self.namespace)
-        except Exception:  # each client has errors of its own; all say that it gave no answer
+        except Exception:  # each client has its own errors; all mean that it gave no answer
             return None
 
     def _hook(self) -> SparkSubmitHook:

@@ -1,4 +1,4 @@
-"""Which of the worker's environment variables a driver inherits: an allow list, and what is named.
+"""The worker's environment variables that a driver inherits: an allow list and named additions.
 
 A worker's environment holds Airflow's connections and keys, and a driver runs users' functions.
 """
@@ -29,7 +29,7 @@ _NETWORK = (
     "HTTP_PROXY HTTPS_PROXY FTP_PROXY ALL_PROXY NO_PROXY http_proxy https_proxy ftp_proxy "
     "all_proxy no_proxy SSL_CERT_FILE SSL_CERT_DIR REQUESTS_CA_BUNDLE CURL_CA_BUNDLE"
 )
-_IDENTITIES = (  # of Kubernetes, and those that Azure manages
+_IDENTITIES = (  # of Kubernetes, and managed identities of Azure
     "KUBECONFIG IDENTITY_ENDPOINT IDENTITY_HEADER IDENTITY_SERVER_THUMBPRINT IMDS_ENDPOINT "
     "MSI_ENDPOINT MSI_SECRET"
 )
@@ -50,11 +50,11 @@ _PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 def driver_environment(connection: Connection, given: Mapping[str, Any] | None) -> dict[str, str]:
     """Return a driver's whole environment.
 
-    It holds what Spark, Python, Java, Hadoop and the cloud SDKs read, the variables of the worker
-    that the Spark connection's extra ``driver-env`` names, and ``given``.
+    It holds what Spark, Python, Java, Hadoop and the cloud SDKs read, the worker's variables that
+    the Spark connection's extra ``driver-env`` names, and ``given``.
 
     :param given: names and values that the user wrote for this driver.
-    :raises SpecError: the extra is of the wrong form, or names settings or secrets of Airflow.
+    :raises SpecError: the extra has the wrong form, or names settings or secrets of Airflow.
     """
     names, prefixes = _named(connection)
     inherited = {
@@ -67,10 +67,10 @@ def driver_environment(connection: Connection, given: Mapping[str, Any] | None) 
 
 
 def inherit_no_more(hook: SparkSubmitHook, connection: Connection) -> None:
-    """Let a hook's own ``submit`` pass a driver's environment only.
+    """Make a hook's own ``submit`` pass a driver's environment only.
 
-    The hook (6.3.4) adds its ``env_vars`` to the worker's whole environment: what must not be
-    passed gets the empty value.
+    The hook (6.3.4) adds its ``env_vars`` to the worker's whole environment: a variable that must
+    not be passed gets the empty value.
     """
     replace_submit_environment(
         hook,

@@ -1,4 +1,4 @@
-"""Drivers in Kubernetes, asked about through the cluster's API."""
+"""Drivers in Kubernetes, polled through the cluster's API."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Kubernetes(ClusterManager):
     waiting = "spark.kubernetes.submission.waitAppCompletion"
 
     def can_track(self, connection: Connection, conf: Mapping[str, Any]) -> bool:
-        """Tell whether a namespace is named."""
+        """Return whether a namespace is given."""
         named = connection.extra_dejson.get("namespace") or conf.get("spark.kubernetes.namespace")
         return bool(named)
 
@@ -37,7 +37,7 @@ class Kubernetes(ClusterManager):
         return known.pod, known.namespace
 
     def poll(self, hook: SparkSubmitHook, name: str, namespace: str) -> Polled:
-        """Ask for the pod's phase; a pod that is gone has ended."""
+        """Ask for the pod's phase; a pod that no longer exists has ended."""
         from airflow.providers.cncf.kubernetes import kube_client
 
         try:

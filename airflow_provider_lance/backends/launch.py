@@ -1,4 +1,4 @@
-"""One launch of one query, and its driver, wherever that runs. A value that travels as JSON."""
+"""One launch of one query, and its driver, wherever it runs; a value that travels as JSON."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _DRIVERS = (LocalDriver, ClusterDriver)
 
 @dataclass(frozen=True, slots=True)
 class Launch(JsonRecord):
-    """One launch of one query: whose it is, and where its driver can be found.
+    """One launch of one query: which query it belongs to, and where its driver can be found.
 
-    ``driver`` is ``None`` where nobody but the heartbeat can tell of it. ``fingerprint`` is equal
-    for two launches of the same specification, empty if it is not known.
+    ``driver`` is ``None`` if only the heartbeat shows it. ``fingerprint`` is equal for two launches
+    of the same specification, empty if it is unknown.
     """
 
     launch_id: str
@@ -39,41 +39,41 @@ class Launch(JsonRecord):
     json_readers: ClassVar[Mapping[str, Reader]] = {"launched_at": moment}
 
     def alive(self) -> bool | None:
-        """Tell whether the driver's process is there; ``None`` where that cannot be told."""
+        """Return whether the driver's process exists; ``None`` if that is unknown here."""
         return self.driver.alive() if self.driver else None
 
     def kill(self) -> bool:
-        """Kill exactly this driver, where that is possible from here; tell whether it was."""
+        """Kill exactly this driver if that is possible from here; return whether it was."""
         return self.driver.kill() if self.driver else False
 
     def exit_status(self) -> int | None:
-        """Return how the driver ended, negative for a signal; ``None`` if it is not known."""
+        """Return the driver's exit status, negative for a signal; ``None`` if it is unknown."""
         return self.driver.exit_status() if self.driver else None
 
     @property
     def is_here(self) -> bool:
-        """Tell whether the driver runs on this host."""
+        """Return whether the driver runs on this host."""
         return self.driver is not None and self.driver.is_here
 
     @property
     def polls_remotely(self) -> bool:
-        """Tell whether each poll is a request to a cluster."""
+        """Return whether each poll is a request to a cluster."""
         return self.driver is not None and self.driver.polls_remotely
 
     def is_ending(self) -> bool:
-        """Tell whether how a driver that is gone has ended is about to be noted."""
+        """Return whether the driver has exited and its exit status is about to be noted."""
         return self.driver is not None and self.driver.is_ending()
 
     def stop(self, by: str) -> bool:
-        """Have the driver stopped in order, without its dataset; tell whether it was told."""
+        """Request an orderly stop, without its dataset; return whether it was delivered."""
         return self.driver is not None and self.driver.stop(by)
 
     def log(self) -> Path | None:
-        """Return the driver's log, ``None`` where that is not on this host."""
+        """Return the path of the driver's log, ``None`` if that is not on this host."""
         return self.driver.log() if self.driver else None
 
     def where(self) -> str:
-        """Return the driver's place in words."""
+        """Return the driver's place as text."""
         return self.driver.where() if self.driver else "a place known only by its heartbeat"
 
     def found_at(self, driver: Driver | None) -> Self:
@@ -100,5 +100,5 @@ class Launch(JsonRecord):
 
 
 def same_task(one: str, other: str) -> bool:
-    """Tell whether two ``launchedBy`` texts name tries of one task instance."""
+    """Return whether two ``launchedBy`` texts name tries of one task instance."""
     return bool(one) and one.rpartition("#")[0] == other.rpartition("#")[0]

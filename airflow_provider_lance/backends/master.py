@@ -1,4 +1,4 @@
-"""The master that a Spark connection names: what it is, and whether anything answers there."""
+"""The master that a Spark connection names: its kind, and whether it answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SECONDS = 5.0
 
 
 def master_of(connection: Connection) -> str:
-    """Return the master URL that the Spark provider's hook makes of a connection."""
+    """Return the master URL that the Spark provider's hook derives from a connection."""
     host = connection.host or ""
     whole = connection.conn_type == "spark" and host and ("://" in host or not connection.port)
     master = host if whole else f"{connection.conn_type}://{host}"
@@ -35,9 +35,9 @@ def master_of(connection: Connection) -> str:
 
 
 def refuse_master(connection: Connection) -> None:
-    """Refuse a master that Spark does not know; connects to nothing.
+    """Refuse a master that Spark does not know; opens no connection.
 
-    :raises SpecError: the connection is of another type, or its master cannot be read.
+    :raises SpecError: the connection has another type, or its master cannot be parsed.
     """
     master = master_of(connection)
     if _KNOWN.fullmatch(master):
@@ -50,11 +50,11 @@ def refuse_master(connection: Connection) -> None:
 
 
 def require_master(connection: Connection) -> None:
-    """Raise when a standalone master does not answer; Spark would try for a minute.
+    """Raise if a standalone master does not answer; Spark would try for a minute.
 
-    Other masters are not asked: their address is not in the connection, or behind a proxy.
+    Other masters are not checked: their address is not in the connection, or behind a proxy.
 
-    :raises MasterUnreachableError: none of its addresses takes a connection.
+    :raises MasterUnreachableError: none of its addresses accepts a connection.
     """
     master = master_of(connection)
     if not master.startswith("spark://"):

@@ -1,4 +1,4 @@
-"""What is handed to spark-submit, checked before anything is started."""
+"""The arguments of spark-submit, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Submission", "check_submission", "spark_connection"]
 
-# These have arguments of their own on the operator, or are what the operator itself decides.
+# These have their own arguments on the operator, or the operator itself sets them.
 _OURS = {
     "application_args",
     "conf",
@@ -39,13 +39,13 @@ _OURS = {
 }
 _PACKAGES = re.compile(r"(\s*[^\s,:/]+([:/][^\s,:/]+){2}\s*(,|$))*")
 _DETACHING_CONF = {each.waiting: each.tracking for each in CLUSTER_MANAGERS.values()}
-"""With these spark-submit returns while the driver goes on, and nothing asks the cluster."""
+"""With these, spark-submit returns while the driver runs on, and nothing polls the cluster."""
 
 
 def spark_connection(conn_id: str) -> Connection:
     """Return the Spark connection.
 
-    :raises SpecError: there is none. The Spark provider's hook would go on with master ``yarn``.
+    :raises SpecError: there is none. The Spark provider's hook would continue with master ``yarn``.
     """
     try:
         return BaseHook.get_connection(conn_id)
@@ -58,7 +58,7 @@ def spark_connection(conn_id: str) -> Connection:
 
 @dataclass(frozen=True)
 class Submission:
-    """All that one launch hands to spark-submit but the specification; checked when it is made.
+    """Everything that a launch passes to spark-submit, except the specification; validated.
 
     ``further`` holds other keyword arguments of ``SparkSubmitHook``, as the user gave them.
 
@@ -73,7 +73,7 @@ class Submission:
     deploy_mode: str | None
     further: Mapping[str, Any]
     modules: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Files of a user's own code that go along, by their names in the zip."""
+    """Files of the user's own code to ship, by their names in the zip."""
 
     def __post_init__(self) -> None:
         check_submission(
@@ -89,7 +89,7 @@ class Submission:
                 "mode"
             )
         refuse_master(self.connection)
-        self.hook(Path("spec.json"), Path("code.zip"))  # it has refusals of its own
+        self.hook(Path("spec.json"), Path("code.zip"))  # it has its own refusals
 
     @property
     def conn_id(self) -> str:
@@ -98,18 +98,18 @@ class Submission:
 
     @property
     def is_cluster(self) -> bool:
-        """Tell whether the driver runs elsewhere; the order is spark-submit's own."""
+        """Return whether the driver runs elsewhere; the precedence is spark-submit's own."""
         said = self.deploy_mode or self.connection.extra_dejson.get("deploy-mode")
         return (said or self.conf.get("spark.submit.deployMode")) == "cluster"
 
     @property
     def manager(self) -> ClusterManager | None:
-        """Return the cluster manager that is asked about the driver, ``None`` if none is."""
+        """Return the cluster manager that is polled for the driver, ``None`` if none is."""
         asked = self._tracking()
         return next((each for each in CLUSTER_MANAGERS.values() if asked[each.tracking]), None)
 
     def _tracking(self) -> dict[str, bool]:
-        """Return the hook's arguments that let the cluster be asked; on where it says how."""
+        """Return the hook's arguments that let the cluster be polled, where possible."""
         master = master_of(self.connection)
         return {
             each.tracking: bool(
@@ -124,7 +124,7 @@ class Submission:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return what two launches must agree in to run the same."""
+        """Return the values in which two launches must agree to run the same."""
         return {
             "connection": self.conn_id,
             "conf": dict(self.conf),
@@ -145,9 +145,9 @@ class Submission:
     ) -> SparkSubmitHook:
         """Make the hook that submits one launch; starts nothing.
 
-        :param options: further arguments of the application, where its driver runs on this host.
-        :param attached: spark-submit is waited for, so it has to last as long as the driver.
-        :raises SpecError: the hook refuses what it is given.
+        :param options: further arguments of the application, if its driver runs on this host.
+        :param attached: spark-submit is awaited, so it must run as long as the driver.
+        :raises SpecError: the hook refuses its arguments.
         """
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
@@ -158,8 +158,8 @@ class Submission:
         files = arguments.pop("files", None)
         application = [str(spec_file), "--remove", *options]
         if self.is_cluster:
-            # Only Spark can bring the file there. On this host it stays the one copy: what --files
-            # copies into Spark's own temporary folder outlives a killed driver, secrets and all.
+            # Only Spark can ship the file there. On this host it stays the only copy: what --files
+            # copies into Spark's own temporary folder outlives a killed driver, secrets included.
             files = ",".join(filter(None, [files, str(spec_file)]))
             application = [spec_file.name]
         conf = {key: _spark_value(value) for key, value in self.conf.items()}
@@ -182,7 +182,7 @@ class Submission:
             check_tracking(made)
         except (ValueError, RuntimeError) as error:
             raise SpecError(f"{who}: {error}") from error
-        except NameError:  # how the hook of 6.3.4 says that it could not import its client
+        except NameError:  # how the hook of 6.3.4 reports that it could not import its client
             raise SpecError(
                 f"{who}: master {master_of(self.connection)} needs the package "
                 "apache-airflow-providers-cncf-kubernetes on this worker"
@@ -197,9 +197,9 @@ def check_submission(
     deploy_mode: str | None,
     packages: object,
 ) -> None:
-    """Check what is handed to spark-submit, as far as no connection has to be read for it.
+    """Check the arguments of spark-submit that need no connection.
 
-    :raises SpecError: a name is unknown or belongs elsewhere, or a value cannot be meant.
+    :raises SpecError: a name is unknown or belongs elsewhere, or a value makes no sense.
     """
     if further:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -249,7 +249,7 @@ def _refuse_tracking(further: Mapping[str, Any]) -> None:
 def _environment(
     connection: Connection, conf: Mapping[str, Any], given: Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Let a local master run this interpreter, not whatever ``python3`` is first on PATH."""
+    """Make a local master run this interpreter, not the first ``python3`` on PATH."""
     chosen = {**os.environ, **(given or {})}
     if (
         master_of(connection).startswith("local")

@@ -41,13 +41,13 @@ __all__ = [
 
 
 _KEEPERS_PATIENCE = 1.5
-"""The driver's own grace begins when it sees the request, and it ends itself in better order."""
+"""The driver's own grace begins when it sees the request, and its own exit is more orderly."""
 
 
 def driver_root() -> Path:
     """Return where drivers of this host keep their logs: ``[lance] driver_folder``.
 
-    :raises SpecError: the setting is no absolute path.
+    :raises SpecError: the setting is not an absolute path.
     """
     folder = Path(conf.get("lance", "driver_folder", fallback="") or "").expanduser()
     if folder == Path():
@@ -76,11 +76,11 @@ def plan_launch(spec: JobSpec, fingerprint: str) -> Launch:
 def start_driver(spec: JobSpec, submission: Submission, root: Path) -> Driver:
     """Start a launch's driver.
 
-    In the cluster modes that the Spark provider can ask about later, spark-submit hands the driver
-    over and ends. Everywhere else it runs detached on this host, with a keeper beside it.
+    In the cluster modes that the Spark provider can poll later, spark-submit hands the driver over
+    and ends. Everywhere else the driver runs detached on this host, beside a driver wrapper.
 
     :param root: where drivers of this host keep their logs.
-    :raises SpecError: it cannot be started like this.
+    :raises SpecError: it cannot be started with these arguments.
     :raises TransientError: it could not be started now.
     """
     if submission.manager:
@@ -121,7 +121,7 @@ def _hand_over(spec: JobSpec, submission: Submission, manager: ClusterManager) -
         inherit_no_more(hook, submission.connection)
         folder.write_spec(spec.dumps())
         try:
-            # The task's own stdin is its line to Airflow: no child may hold it.
+            # The task's own stdin is its connection to Airflow: no child may hold it.
             hook.submit(str(shipping.application_path()), stdin=subprocess.DEVNULL)
         except FileNotFoundError as error:
             raise no_spark_submit(error, submission) from error
@@ -142,7 +142,7 @@ def _hand_over(spec: JobSpec, submission: Submission, manager: ClusterManager) -
 
 
 def no_spark_submit(error: FileNotFoundError, submission: Submission) -> SpecError:
-    """Return what it means that spark-submit could not be started."""
+    """Return the error for a spark-submit that could not be started."""
     return SpecError(
         f"{error.filename!r}, the spark-binary of Spark connection {submission.conn_id!r}, is not "
         "on the PATH of this worker. Install Spark's client, for example with "

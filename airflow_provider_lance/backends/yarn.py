@@ -1,4 +1,4 @@
-"""Drivers in YARN, asked about through the resource manager's REST API."""
+"""Drivers in YARN, polled through the resource manager's REST API."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Yarn(ClusterManager):
     waiting = "spark.yarn.submit.waitAppCompletion"
 
     def can_track(self, connection: Connection, conf: Mapping[str, Any]) -> bool:
-        """Tell whether the connection names the resource manager's address."""
+        """Return whether the connection names the resource manager's address."""
         return bool(connection.extra_dejson.get("yarn_resourcemanager_webapp_address"))
 
     def submitted(self, hook: SparkSubmitHook) -> tuple[str, str]:

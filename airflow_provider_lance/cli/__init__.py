@@ -1,1 +1,1 @@
-"""The command ``lance-stream``, also reachable as ``airflow lance``."""
+"""The command ``lance-stream``, also available as ``airflow lance``."""

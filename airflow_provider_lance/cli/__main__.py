@@ -1,4 +1,4 @@
-"""``python -m airflow_provider_lance.cli``, where the command itself is not on the PATH."""
+"""``python -m airflow_provider_lance.cli``, for use where the command is not on the PATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lance-stream check``: what is wrong, what proves it, and what to type."""
+"""``lance-stream check``: what is wrong, the evidence for it, and what to type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(arguments: Namespace, output: Output) -> int:
     target = open_target(arguments)
     named, place = arguments.query_id, target.place
     if named and place.checkpoint:
-        queries: Sequence[str] = (named,)  # of which the dataset may have lost all trace
+        queries: Sequence[str] = (named,)  # the dataset may have lost all trace of it
     else:
         queries = target.queries(named) if named or place.checkpoint else ()
     report = check(

@@ -1,4 +1,4 @@
-"""How a command and its arguments are declared: once, for argparse and for Airflow's own parser."""
+"""Declarations of commands and arguments: once, for argparse and for Airflow's own parser."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, None: 1}
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument: its flags, and what ``ArgumentParser.add_argument`` takes besides."""
+    """One argument: its flags, and further arguments of ``ArgumentParser.add_argument``."""
 
     flags: tuple[str, ...]
     settings: Mapping[str, Any]
@@ -24,7 +24,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command, or a group of them; ``run`` is the ``module:function`` that does it."""
+    """One command, or a group of them; ``run`` is the ``module:function`` that executes it."""
 
     name: str
     help: str
@@ -41,7 +41,7 @@ def argument(*flags: str, **settings: Any) -> Argument:
 
 def seconds(text: str) -> float:
     """Read a duration such as ``90``, ``1.5s``, ``10m``, ``12h`` or ``7d``; return seconds."""
-    # Every `airflow` command imports this module, and next to none calls these.
+    # Every `airflow` command imports this module, and hardly any calls these functions.
     from airflow_provider_lance.protocol.decoding import shown
     from airflow_provider_lance.protocol.option_parsers import MOST_SECONDS
 
@@ -60,7 +60,7 @@ def duration(text: str) -> int:
 
 
 def number(text: str) -> int:
-    """Read a whole number of 0 or more."""
+    """Read an integer of 0 or more."""
     from airflow_provider_lance.protocol.decoding import shown
     from airflow_provider_lance.protocol.option_parsers import count
 
@@ -71,7 +71,7 @@ def number(text: str) -> int:
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Read ``NAME=VALUE``; what is wrong with it is said without quoting it."""
+    """Read ``NAME=VALUE``; error messages do not quote it."""
     name, separator, value = text.partition("=")
     if not separator or not name.strip():
         raise ArgumentTypeError("write NAME=VALUE, such as region=eu-central-1")

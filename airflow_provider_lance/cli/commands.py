@@ -1,4 +1,4 @@
-"""What can be typed: every command with its arguments. Imported by every ``airflow`` command."""
+"""Every command with its arguments. Imported by every ``airflow`` command."""
 
 from __future__ import annotations
 

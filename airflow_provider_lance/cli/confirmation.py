@@ -1,4 +1,4 @@
-"""Whatever changes state says what it is about to do, and needs ``--yes``."""
+"""Every command that changes state says what it is about to do, and needs ``--yes``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Plan", "asker"]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a command would do, line by line, and what to type to have it done."""
+    """What a command would do, line by line, and the command that does it."""
 
     lines: Sequence[str]
     command: str
@@ -26,7 +26,7 @@ class Plan:
     """The same as plain values, for JSON."""
 
     def refuse(self, output: Output) -> int:
-        """Print the plan for want of ``--yes``; return the exit status."""
+        """Print the plan, because ``--yes`` is missing; return the exit status."""
         if output.json:
             output.document(
                 {"done": False, "plan": list(self.lines), "command": self.command}
@@ -39,7 +39,7 @@ class Plan:
         return Exit.USAGE
 
     def show(self, output: Output) -> None:
-        """Print the plan for people; with JSON it comes with the result."""
+        """Print the plan for people; in JSON mode it is part of the result."""
         if not output.json:
             output.say("Plan:")
             for line in self.lines:
@@ -47,11 +47,11 @@ class Plan:
 
 
 def asker(arguments: Namespace) -> str:
-    """Return who asks: what ``--by`` says, or the user and this host."""
+    """Return who asks: the value of ``--by``, or the user and this host."""
     if arguments.by:
         return str(arguments.by)
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container's user needs no name
+    except (KeyError, OSError):  # a container's user may have no name
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"

@@ -1,4 +1,4 @@
-"""One thing that the doctor looked at, and what it says of it."""
+"""One thing that the doctor checked, and the result."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ __all__ = ["Diagnosis", "Level"]
 
 
 class Level(StrEnum):
-    """How it looks."""
+    """The result of one check."""
 
     OK = "ok"
     NOTE = "note"
-    """Worth knowing; something cannot be done here, and need not be."""
+    """For information: something is not available here, and need not be."""
     WARNING = "warning"
     ERROR = "error"
     UNKNOWN = "unknown"
-    """It could not be told."""
+    """It could not be checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis(JsonRecord):
-    """What was looked at, how it looks, what was seen, and what to do about it."""
+    """What was checked, the result, what was seen, and what to do about it."""
 
     name: str
     level: Level

@@ -1,4 +1,4 @@
-"""``lance-stream doctor``: whether this machine has what it needs, and the store answers."""
+"""``lance-stream doctor``: whether this machine has what it needs and the store answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STYLES = {
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    """Look at everything, and say what to do about what is not right."""
+    """Check everything, and say what to do about each problem."""
     if arguments.uri is None and (arguments.write_probe or arguments.conn_id):
         raise SpecError("--conn-id and --write-probe are about a dataset: name it, too")
     found = [*diagnose_packages(), *diagnose_spark()]

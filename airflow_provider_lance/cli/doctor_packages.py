@@ -1,4 +1,4 @@
-"""What the doctor sees of this machine's Python and its packages; none of them is imported."""
+"""The doctor's checks of this machine's Python and its packages; none of them is imported."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _TRIED = {
     "pyspark": ((4,), (5,)),
     "pandas": ((2, 2), (3,)),
 }
-"""From which version on and below which one, as the package's own dependencies say."""
+"""The lowest version, and the first one too new, as in the package's own dependencies."""
 
 _PAIR = "4.2.0"
-"""What the extra ``pyspark`` pins: the newest that exists as pyspark and as pyspark-client."""
+"""The version that the extra ``pyspark`` pins: the newest of both pyspark and pyspark-client."""
 
 INSTALL = "pip install 'airflow-provider-lance[pyspark]'"
-"""What brings all that a stream needs on a worker, but Java."""
+"""The command that installs everything a stream needs on a worker, except Java."""
 
 _REPAIR = f"pip install --force-reinstall --no-deps pyspark=={_PAIR} pyspark-client=={_PAIR}"
 
@@ -51,7 +51,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 def diagnose_packages() -> Iterator[Diagnosis]:
-    """Look at Python and at what is installed for it."""
+    """Check Python and the packages installed for it."""
     seen = f"{sys.version.split()[0]} at {sys.executable}"
     old = sys.version_info < _PYTHON
     yield Diagnosis(
@@ -68,7 +68,7 @@ def diagnose_packages() -> Iterator[Diagnosis]:
 
 
 def _package(name: str, absent: Level, advice: str = "") -> Diagnosis:
-    """Look at one package: too old is an error, newer than what was tried is a warning."""
+    """Check one package: too old is an error, newer than what was tested is a warning."""
     version = version_of(name)
     least, below = _TRIED[name]
     wanted = f">={_dotted(least)}" + (f",<{_dotted(below)}" if below else "")
@@ -85,7 +85,7 @@ def _package(name: str, absent: Level, advice: str = "") -> Diagnosis:
 def _pyspark() -> Iterator[Diagnosis]:
     whole, client = version_of("pyspark"), version_of("pyspark-client")
     if whole is None:
-        # Whether there is another Spark is for the look at spark-submit to say.
+        # The check of spark-submit finds out whether there is another Spark.
         seen = "not installed"
         if client is not None:
             seen = f"only pyspark-client {client}, which has neither Spark nor spark-submit"
@@ -100,10 +100,10 @@ def _pyspark() -> Iterator[Diagnosis]:
 
 
 def _pair(whole: str, client: str) -> Diagnosis:
-    """Look at two distributions that write into one folder; no installer compares them.
+    """Check two distributions that write into one folder; no installer compares them.
 
-    The Spark provider requires ``pyspark-client``. Of one version its files are those of
-    ``pyspark``; of two versions, those that were installed last are there.
+    The Spark provider requires ``pyspark-client``. With equal versions, its files are those of
+    ``pyspark``. With different versions, the files of the last installed one remain.
     """
     name = "pyspark-client"
     if client != whole:
@@ -119,7 +119,7 @@ def _pair(whole: str, client: str) -> Diagnosis:
 
 
 def _wrong_files(whole: str) -> str:
-    """Say what is wrong with the files of pyspark, empty if nothing is."""
+    """Return what is wrong with the files of pyspark, empty if nothing is."""
     there = _version_there()
     if there is None:
         return f"files of pyspark {whole} are missing from {pyspark_folder()}"

@@ -1,4 +1,4 @@
-"""What the doctor sees of Java and Spark on this machine."""
+"""The doctor's checks of Java and Spark on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE_SECONDS = 30
 
 
 def diagnose_spark(environment: Mapping[str, str] | None = None) -> Iterator[Diagnosis]:
-    """Look at Java, ``SPARK_HOME``, ``spark-submit`` and ``PYSPARK_PYTHON``."""
+    """Check Java, ``SPARK_HOME``, ``spark-submit`` and ``PYSPARK_PYTHON``."""
     given = os.environ if environment is None else environment
     yield _spark_home(given)
     yield _spark_submit(given)
@@ -115,7 +115,7 @@ def _pyspark_python(name: str, given: Mapping[str, str]) -> Diagnosis | None:
 
 
 def _run(*words: str) -> str | None:
-    """Return what a program says, ``None`` if it cannot be run or fails."""
+    """Return a program's output, ``None`` if it cannot be run or fails."""
     try:
         ran = subprocess.run(
             words,

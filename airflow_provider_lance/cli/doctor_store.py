@@ -1,4 +1,4 @@
-"""What the doctor sees of a dataset, its checkpoints, and the store below them."""
+"""The doctor's checks of a dataset, its checkpoints, and their store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["Probe", "diagnose_store", "try_commits"]
 
 
 def diagnose_store(arguments: Namespace) -> Iterator[Diagnosis]:
-    """Look at the connection, the dataset, the queries' checkpoints, and try a commit if asked."""
+    """Check the connection, the dataset and the checkpoints; try a commit if requested."""
     try:
         place = find_place(arguments)
     except LanceStreamError as error:
@@ -105,9 +105,9 @@ _ROUNDS, _WRITERS = 5, 2
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the rounds showed. ``broken`` says what went wrong, empty if nothing did.
+    """The result of the rounds. ``broken`` says what went wrong, empty if nothing did.
 
-    ``left`` is where the small dataset still lies because it could not be removed.
+    ``left`` is the location of the small dataset if it could not be removed.
     """
 
     uri: str
@@ -117,13 +117,13 @@ class Probe:
 
 
 def try_commits(uri: str, storage_options: Mapping[str, str]) -> Probe:
-    """Make a dataset of a random name beside ``uri``, commit to it at once, and remove it.
+    """Create a dataset with a random name beside ``uri``, commit to it at once, and remove it.
 
-    :raises StorageUnavailableError: the store did not let the dataset be made.
+    :raises StorageUnavailableError: the store did not let the dataset be created.
     :raises SpecError: pyarrow does not serve the store, so nothing could be removed again.
     """
     place = f"{uri.rstrip('/')}.probe-{uuid4().hex}"
-    files = open_files(place, storage_options)  # what cannot be removed is not made
+    files = open_files(place, storage_options)  # do not create what cannot be removed
     port = _make(place, storage_options)
     rounds, broken = 0, ""
     try:
@@ -157,7 +157,7 @@ def _make(place: str, storage_options: Mapping[str, str]) -> LanceDatasetPort:
 def _round(
     port: LanceDatasetPort, place: str, storage_options: Mapping[str, str], number: int
 ) -> tuple[LanceDatasetPort, str]:
-    """Let all writers commit the same key at once, each from a handle of its own."""
+    """Let all writers commit the same key at once, each from its own handle."""
     handles = [open_dataset(place, storage_options, version=port.version) for _ in range(_WRITERS)]
     start = Barrier(_WRITERS)
 
@@ -185,7 +185,7 @@ def _round(
 
 
 def _remove(files: ArrowFiles) -> bool:
-    """Remove the dataset; tell whether something is left."""
+    """Remove the dataset; return whether something is left."""
     try:
         files.remove("")
     except StorageUnavailableError:

@@ -1,4 +1,4 @@
-"""What the exit status says."""
+"""The meaning of the exit status."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Exit(IntEnum):
     HEALTHY = 0
     """Healthy, or done."""
     UNHEALTHY = 1
-    """Something is wrong, or could not be done; it says what."""
+    """Something is wrong, or could not be done; the output says what."""
     USAGE = 2
-    """What was typed cannot be done: a wrong option, an unknown dataset, no ``--yes``."""
+    """The command as typed cannot be run: a wrong option, an unknown dataset, no ``--yes``."""
     UNKNOWN = 3
-    """It could not be told: the store is away, for instance."""
+    """The answer is unknown: the store is unreachable, for instance."""
 
     @classmethod
     def of(cls, error: Exception) -> Exit:
-        """Return the status that an error stands for."""
+        """Return the exit status for an error."""
         match error:
             case SpecError() | DatasetNotFoundError():
                 return cls.USAGE

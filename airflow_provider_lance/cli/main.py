@@ -27,12 +27,12 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what was typed; the entry point ``lance-stream``. Returns the exit status."""
+    """Run the command that was typed; the entry point ``lance-stream``. Returns the exit status."""
     return run(build_parser().parse_args(words))
 
 
 def run(arguments: Namespace) -> int:
-    """Run one command whose arguments have been read."""
+    """Run one command whose arguments have been parsed."""
     output = Output(arguments.output)
     if isinstance(sys.stdout, TextIOWrapper):  # a name may not fit the terminal's encoding
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -42,7 +42,7 @@ def run(arguments: Namespace) -> int:
             status = getattr(importlib.import_module(module), function)(arguments, output)
         return int(status)
     except KeyboardInterrupt:
-        return 130  # as a shell says of a command that SIGINT ended
+        return 130  # a shell's status for a command that SIGINT ended
     except Exception as error:
         if arguments.debug:
             traceback.print_exc()
@@ -64,7 +64,7 @@ class _Formatter(logging.Formatter):
 
 @contextmanager
 def _logging(debug: bool) -> Iterator[None]:
-    """Send the package's log to stderr for the time of a command."""
+    """Send the package's log to stderr while a command runs."""
     log = logging.getLogger(_PACKAGE)
     before = log.level, log.propagate
     handler = logging.StreamHandler(sys.stderr)
@@ -81,7 +81,7 @@ def _logging(debug: bool) -> Iterator[None]:
 
 
 def build_parser() -> ArgumentParser:
-    """Return the parser; what it reads names in ``run`` the function that does it."""
+    """Return the parser; its result names in ``run`` the function to call."""
     parser = ArgumentParser("lance-stream", description=f"{TITLE}.", epilog=ABOUT)
     parser.add_argument("--version", action="version", version=f"lance-stream {__version__}")
     _add(parser, COMMANDS)

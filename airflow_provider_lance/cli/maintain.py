@@ -77,7 +77,7 @@ def _given(steps: Sequence[str], arguments: Namespace) -> dict[str, Any]:
 
 
 def _typed(arguments: Namespace) -> list[str]:
-    """Return the options that were typed, for the command that does what the plan says."""
+    """Return the typed options, for the command that executes the plan."""
     said = vars(arguments)
     words: list[str] = []
     for name in (*_COMPACTION, *_PLAIN):

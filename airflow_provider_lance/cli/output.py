@@ -1,4 +1,4 @@
-"""Where results go: tables for people, or one JSON document; and the notes beside them."""
+"""Output of results: tables for people, or one JSON document; and notes on stderr."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ SEVERITY_STYLES = {
 }
 
 _PIPE_WIDTH = 10_000
-"""Columns where stdout is no terminal: what reads a pipe wants whole lines."""
+"""Columns if stdout is not a terminal: the reader of a pipe needs whole lines."""
 
 
 class Output:
-    """Prints results to stdout and notes to stderr. All text is made harmless on its way.
+    """Prints results to stdout and notes to stderr. All text is escaped first.
 
-    A reader that goes away early, such as ``head``, changes no exit status: what is printed after
-    it is lost, and ``closed`` says so.
+    A reader that exits early, such as ``head``, changes no exit status: later output is dropped,
+    and ``closed`` says so.
     """
 
     def __init__(self, form: str = "table") -> None:
@@ -48,25 +48,25 @@ class Output:
 
         class Ours(Console):
             def on_broken_pipe(self) -> None:
-                raise BrokenPipeError  # rich's own way is to exit
+                raise BrokenPipeError  # rich itself would exit
 
         width = None if sys.stdout.isatty() else _PIPE_WIDTH
         return Ours(width=width, markup=False, highlight=False, emoji=False)
 
     def document(self, value: Any, *, lines: bool = False) -> None:
-        """Print a JSON document, on one line if ``lines`` of them follow each other."""
-        # Escapes whatever is not ASCII, so that it steers no terminal and fits any encoding.
+        """Print a JSON document, on one line if several ``lines`` follow each other."""
+        # This escapes everything that is not ASCII, so it steers no terminal and fits any encoding.
         self._print(json.dumps(value, indent=None if lines else 2))
 
     def say(self, text: str = "", style: str = "") -> None:
-        """Print a line, never broken: it may be a command to copy."""
+        """Print a line without wrapping: it may be a command to copy."""
         from rich.text import Text
 
         with self._while_read():
             self.console.print(Text(harmless(text), style), soft_wrap=True)
 
     def show(self, renderable: Any) -> None:
-        """Print a table or another of rich's things."""
+        """Print a table or another renderable of rich."""
         if self.console.is_terminal:
             with self._while_read():
                 self.console.print(renderable)
@@ -89,7 +89,7 @@ class Output:
             yield
         except BrokenPipeError:
             self.closed = True
-            # What is still in the buffer must not fail again at exit.
+            # The rest of the buffer must not fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     @staticmethod
@@ -113,7 +113,7 @@ class Output:
 
     @staticmethod
     def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> Table:
-        """Return rows under columns; those named in ``right``, with spaces between, are numbers."""
+        """Return a table; the columns named in ``right``, separated by spaces, are numbers."""
         from rich import box
         from rich.table import Table
         from rich.text import Text

@@ -1,4 +1,4 @@
-"""``lance-stream release`` and ``lance-stream resolve``: what a person says, or knows, is done."""
+"""``lance-stream release`` and ``lance-stream resolve``: repairs that need a person's decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_lance.repair.set_aside import set_files_aside
 __all__ = ["release", "resolve_checkpoint", "resolve_files", "resolve_gap"]
 
 _Repair = Callable[[Target, str, bool], RepairResult]
-"""Heals a query of a dataset, or says with ``dry_run`` what would be written."""
+"""Repairs a query of a dataset, or with ``dry_run`` returns what would be written."""
 
 
 def release(arguments: Namespace, output: Output) -> int:
@@ -64,7 +64,7 @@ def resolve_gap(arguments: Namespace, output: Output) -> int:
 
 
 def resolve_checkpoint(arguments: Namespace, output: Output) -> int:
-    """Record the checkpoint that the query goes on from, in a new generation."""
+    """Record the checkpoint from which the query continues, in a new generation."""
 
     def repair(target: Target, query: str, dry_run: bool) -> RepairResult:
         return repairing.resolve_checkpoint(

@@ -29,7 +29,7 @@ def run(arguments: Namespace, output: Output) -> int:
 
 
 def exit_for(seen: Iterable[Status]) -> Exit:
-    """Return the exit status that some queries' statuses make."""
+    """Return the exit status that follows from the statuses of some queries."""
     seen = list(seen)
     if not all(each.healthy for each in seen):
         return Exit.UNHEALTHY
@@ -37,13 +37,13 @@ def exit_for(seen: Iterable[Status]) -> Exit:
 
 
 def tolerance(arguments: Namespace) -> Tolerance:
-    """Return from when on something counts as trouble, as it was typed."""
+    """Return the limits from which something counts as a problem, as typed."""
     said = {name: getattr(arguments, name) for name in ("stall", "silence")}
     return Tolerance(**{name: value for name, value in said.items() if value is not None})
 
 
 def look_at(target: Target, query: str, chosen: Tolerance) -> Status:
-    """Take one query's status at the target's version."""
+    """Return one query's status at the target's version."""
     return take_status(
         target.port,
         query,
@@ -54,7 +54,7 @@ def look_at(target: Target, query: str, chosen: Tolerance) -> Status:
 
 
 def style_of(status: Status) -> str:
-    """Return how a status looks on a terminal."""
+    """Return the terminal style of a status."""
     return "green" if status.healthy else "bold red"
 
 
@@ -70,7 +70,7 @@ def _show(seen: list[Status], target: Target, output: Output) -> None:
 
 
 def numbers(status: Status) -> list[tuple[str, str]]:
-    """Return a status's numbers with their names, in the order they are read."""
+    """Return a status's numbers with their names, in display order."""
     rates = (status.input_rows_per_second, status.processed_rows_per_second)
     rows: list[tuple[str, str | None]] = [
         ("query", f"{status.query_id} in {status.uri}"),

@@ -25,7 +25,7 @@ _POLL_SECONDS = 1.0
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    """Ask, and wait if that is wanted."""
+    """Ask the driver to stop, and wait if requested."""
     target = open_target(arguments)
     query = target.query(arguments.query_id)
     plan = _plan(target, query, arguments)
@@ -107,7 +107,7 @@ def _state(target: Target, query: str, token: int) -> str:
 
 
 def _has_ended(target: Target, owner: Owner) -> bool:
-    """Tell whether a driver out of sight has left its last word, if that can be read from here."""
+    """Return whether a driver that cannot be observed from here has left its summary."""
     location = target.place.checkpoint or owner.driver.checkpoint_location
     if not owner.driver.launch_id or not location:
         return False

@@ -1,4 +1,4 @@
-"""The dataset that a command is about, and what opens it: a connection, or options."""
+"""The dataset of a command, and what opens it: a connection, or options."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _HARMLESS = {"skip_signature", "aws_skip_signature"}
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a dataset lies, not opened yet.
+    """The location of a dataset that is not opened yet.
 
-    ``connection_arguments`` is what a command needs to get there.
+    ``connection_arguments`` are the arguments that a command needs to reach it.
     """
 
     uri: str
@@ -56,16 +56,17 @@ class Target:
 
     @property
     def look(self) -> dict[str, Any]:
-        """Return the arguments that every look at a stream takes."""
+        """Return the arguments that every observation of a stream takes."""
         return {
             "checkpoint_location": self.place.checkpoint,
             "storage_options": self.place.storage_options,
         }
 
     def queries(self, named: str | None) -> list[str]:
-        """Return the query that was named, or all that the dataset knows.
+        """Return the named query, or all that the dataset knows.
 
-        :raises SpecError: it knows none, or not this one; or all are meant, and one checkpoint.
+        :raises SpecError: it knows none, or not this one; or a checkpoint was given for all of
+            them.
         """
         known = query_ids(self.port.config)
         if named is not None and named not in known:
@@ -83,7 +84,7 @@ class Target:
         return known if named is None else [named]
 
     def query(self, named: str | None) -> str:
-        """Return the query that was named, or the only one.
+        """Return the named query, or the only one.
 
         :raises SpecError: as :meth:`queries`, or there are several.
         """
@@ -99,7 +100,8 @@ class Target:
 def open_target(arguments: Namespace) -> Target:
     """Open the dataset that was typed.
 
-    :raises SpecError: options contradict, a secret is on the command line, or no such connection.
+    :raises SpecError: options contradict, a secret is on the command line, or the connection does
+        not exist.
     :raises DatasetNotFoundError: there is no dataset.
     :raises StorageUnavailableError: the store did not answer.
     """
@@ -108,7 +110,7 @@ def open_target(arguments: Namespace) -> Target:
 
 
 def find_place(arguments: Namespace) -> Place:
-    """Return where the dataset lies; opens the connection if one is named, and no dataset.
+    """Return where the dataset is; opens a named connection, and no dataset.
 
     :raises SpecError: as :func:`open_target`.
     """
@@ -137,7 +139,7 @@ def find_place(arguments: Namespace) -> Place:
 def _hook(conn_id: str) -> Any:
     try:
         with redirect_stdout(sys.stderr):
-            # The SDK's own asks no database outside of a task.
+            # The SDK's own class asks no database outside of a task.
             from airflow.models.connection import Connection
 
             from airflow_provider_lance.hooks.lance import LanceHook
@@ -148,7 +150,7 @@ def _hook(conn_id: str) -> Any:
         ) from error
 
     class Hook(LanceHook):
-        """Asks Airflow's database, too, as `airflow connections` does; a task may not."""
+        """Reads Airflow's database too, as `airflow connections` does; a task may not."""
 
         @classmethod
         def get_connection(cls, conn_id: str) -> Any:
@@ -158,7 +160,7 @@ def _hook(conn_id: str) -> Any:
 
 
 def _absolute(place: str) -> str:
-    """Return a place as it is, or a relative path from the working directory."""
+    """Return an absolute place unchanged, or a relative path from the working directory."""
     if not place.strip():
         raise SpecError(f"a place must not be empty, got {shown(place)}")
     try:
@@ -181,7 +183,7 @@ def _options(arguments: Namespace) -> dict[str, str]:
 
 
 def _from_file(path: str | None) -> dict[str, str]:
-    """Read storage options; what the file says is never quoted."""
+    """Read storage options; error messages never quote the file."""
     if path is None:
         return {}
     try:

@@ -10,10 +10,10 @@ __all__ = ["ago", "harmless", "size", "span", "whole"]
 
 
 def harmless(text: object) -> str:
-    """Return a text on one line in which whatever does not print is spelled out.
+    """Return a text on one line, with every unprintable character spelled out.
 
-    Query ids, names of processes and messages come from the dataset, where any tool may have put
-    them: escape sequences, line ends, marks that turn the direction of writing.
+    Query ids, names of processes and messages come from the dataset, where any tool may have
+    written them: escape sequences, line ends, marks that change the direction of writing.
     """
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(text)
@@ -21,22 +21,22 @@ def harmless(text: object) -> str:
 
 
 def whole(value: int | None) -> str:
-    """Return a number with its thousands apart; ``-`` where there is none."""
+    """Return a number with thousands separators; ``-`` if there is none."""
     return "-" if value is None else f"{value:,}"
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes; ``-`` where there is none."""
+    """Return a number of bytes; ``-`` if there is none."""
     return "-" if count is None else formatting.size(count)
 
 
 def span(duration: float | None) -> str:
-    """Return a duration in seconds; ``-`` where there is none."""
+    """Return a duration in seconds; ``-`` if there is none."""
     return "-" if duration is None else formatting.lasted(duration)
 
 
 def ago(moment: str | None) -> str:
-    """Return an ISO time with how long ago it was, as far as this machine's clock can tell."""
+    """Return an ISO time with how long ago it was, by this machine's clock."""
     if not moment:
         return "-"
     since = formatting.ago(moment, datetime.now(UTC))

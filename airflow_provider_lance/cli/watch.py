@@ -26,12 +26,12 @@ Look = Status | TransientError
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    """Show each look, or each change, until the end that was asked for."""
+    """Print each status, or each change, until the requested end."""
     if not arguments.interval:
         raise SpecError("--interval must be more than 0")
     if arguments.count == 0:
         raise SpecError("--count must be 1 or more; without it, the watch goes on")
-    with suppress(KeyboardInterrupt):  # how a watch ends; nothing is left half done
+    with suppress(KeyboardInterrupt):  # the usual end of a watch; nothing is left half done
         looks = _Looks(arguments)
         if output.json or not sys.stdout.isatty():
             return _follow(looks, output)
@@ -40,7 +40,7 @@ def run(arguments: Namespace, output: Output) -> int:
 
 
 class _Looks:
-    """One look after another; an error of the store is a look, too."""
+    """One status after another; an error of the store is one too."""
 
     def __init__(self, arguments: Namespace) -> None:
         self._interval: float = arguments.interval
@@ -83,7 +83,7 @@ class _Looks:
 
 
 def _follow(looks: _Looks, output: Output) -> int:
-    """Print what changes: one line, or one JSON document on a line."""
+    """Print changes: one line each, or one JSON document per line."""
     before: Any = None
     for look in looks:
         if isinstance(look, TransientError):
@@ -94,7 +94,7 @@ def _follow(looks: _Looks, output: Output) -> int:
         now = _gist(look)
         if now != before:
             _print(look, output)
-            if output.closed:  # whoever read the lines has seen enough
+            if output.closed:  # the reader of the lines has exited
                 return Exit.HEALTHY
         before = now
     return looks.exit

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["lance_stream_task"]
 
 _ROWS = ("source", "sql", "dataframe", "arguments")
-"""The operator's arguments whose part the function plays."""
+"""The operator's arguments that the function replaces."""
 
 
 class _LanceStreamDecoratedOperator(DecoratedOperator, LanceStreamOperator):
@@ -78,18 +78,18 @@ def lance_stream_task(
     """
     Stream the DataFrame that a function returns into a Lance dataset; ``@task.lance_stream``.
 
-    The function's first parameter is ``spark``, the driver's Spark session; the others are those
-    with which the DAG calls it, as JSON can hold them. Its source text is shipped to the driver by
-    itself and runs there alone: what it imports, it imports in its body.
+    The function's first parameter is ``spark``, the driver's Spark session. The others are those
+    that the DAG passes, limited to what JSON can hold. Its source text alone is shipped to the
+    driver and runs there: import what it needs in its body.
 
     :param python_callable: The function.
-    :param kwargs: What :class:`.LanceStreamOperator` takes besides ``source``, ``sql``,
+    :param kwargs: Further arguments of :class:`.LanceStreamOperator`, except ``source``, ``sql``,
         ``dataframe`` and ``arguments``.
     """
     if python_callable is None:
         return cast("TaskDecorator", partial(lance_stream_task, **kwargs))
     if not hasattr(python_callable, "__signature__"):  # one function may make many tasks
-        # The driver gives the session; a DAG calls the function without it.
+        # The driver passes the session; a DAG calls the function without it.
         python_callable.__signature__ = without_session(python_callable)  # type: ignore[attr-defined]
     return task_decorator_factory(
         python_callable=python_callable,

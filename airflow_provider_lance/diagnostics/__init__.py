@@ -1,1 +1,1 @@
-"""Collect evidence about a stream, and derive findings and a status from it. Only reads."""
+"""Collect evidence about a stream, and derive findings and a status from it; reads only."""

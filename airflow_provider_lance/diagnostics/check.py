@@ -1,4 +1,4 @@
-"""Check a dataset and its streams: what is wrong, how bad it is, and what to type."""
+"""Check a dataset and its streams: what is wrong, how severe it is, and what to type."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["CheckReport", "check"]
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What a check found: findings worst first, and the status of each stream."""
+    """The result of a check: findings, worst first, and the status of each stream."""
 
     uri: str
     version: int
@@ -40,7 +40,7 @@ class CheckReport:
         return max((finding.severity for finding in self.findings), default=Severity.INFO)
 
     def at_or_above(self, severity: Severity) -> list[Finding]:
-        """Return the findings that are this bad or worse; that all is well is none."""
+        """Return the findings of this severity or worse; "healthy" is not included."""
         return [
             finding
             for finding in self.findings
@@ -59,7 +59,7 @@ class CheckReport:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield the report as a plain table for a log, each finding with what to type."""
+        """Yield the report as a plain table for a log, each finding with its command."""
         yield f"{self.uri} at version {self.version}, {self.seen_at}"
         for each in self.statuses:
             yield f"{each.query_id}: {each.sentence}"
@@ -74,7 +74,7 @@ class CheckReport:
                 yield f"{indent} type: {finding.command}"
 
     def message(self, least: Severity = Severity.WARNING) -> str:
-        """Return a text for a notifier: a headline, then each finding that is this bad or worse."""
+        """Return a text for a notifier: a headline, then each finding of this severity or worse."""
         bad = self.at_or_above(least)
         if not bad:
             told = "; ".join(f"{each.query_id} {each.sentence}" for each in self.statuses)
@@ -107,8 +107,8 @@ def check(
     """Check some queries of a dataset, by default all, and the dataset itself; writes nothing.
 
     :param port: a handle at the newest version.
-    :param checkpoint_location: of the one query that is checked, where it is not the recorded one.
-    :param orphans: count data files that no version names.
+    :param checkpoint_location: of the one query that is checked, if it is not the recorded one.
+    :param orphans: count data files that no version references.
     :raises DatasetNotFoundError: the dataset is gone.
     :raises StorageUnavailableError: the store did not answer.
     """

@@ -1,4 +1,4 @@
-"""Look at one stream, or at the dataset as a whole: what is there, in bounded time."""
+"""Collect evidence about one stream in bounded time: its dataset, checkpoint and drivers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from airflow_provider_lance.supervision.process import ProcessIdentity
 __all__ = ["collect", "collect_dataset", "find_queries"]
 
 _LISTED = 100
-"""At most so many missing versions are named."""
+"""The most missing versions that are listed."""
 
 
 def find_queries(port: DatasetPort) -> list[str]:
-    """List every query that has a trace in the dataset, sorted; costs no I/O."""
+    """Return every query that has a trace in the dataset, sorted; costs no I/O."""
     return query_ids(port.config)
 
 
@@ -52,13 +52,13 @@ def collect(
     history: int = 20,
     files: Callable[[str], Files] | None = None,
 ) -> Evidence:
-    """Look at one stream. No version is listed: the cost does not grow with their number.
+    """Collect evidence about one stream; the cost does not grow with the number of versions.
 
     :param port: a handle at the newest version.
-    :param checkpoint_location: where the checkpoint lies, instead of where the owner recorded it.
+    :param checkpoint_location: where the checkpoint is, if not where the owner recorded it.
     :param history: how many of the newest epochs to read.
     :param files: opens a location, instead of pyarrow with the storage options.
-    :raises ProtocolVersionError: the dataset speaks a newer protocol, or another tool's.
+    :raises ProtocolVersionError: the dataset uses a newer protocol, or another tool's values.
     :raises DatasetNotFoundError: the dataset is gone.
     :raises StorageUnavailableError: the store did not answer.
     """
@@ -67,12 +67,13 @@ def collect(
     state = decode_query(port.config, query_id, port.version)
     recorded = state.owner.driver.checkpoint_location if state.owner else ""
     location = checkpoint_location or recorded
-    # Drivers, dataset, checkpoint, in this order: each may only look newer than the one before,
+    # Drivers, dataset, checkpoint, in this order: each can only look newer than the one before,
     # since an epoch is planned before it is committed, and committed before it is reported.
     reports, _ = _opened(report_location(location), opener) if location else (None, "")
     drivers = collect_drivers(reports, query_id, now) if reports else ()
     watermark = exact_watermark(port, query_id)
-    # A cleanup folds before it removes, so versions may only seem to be missing from behind.
+    # A cleanup folds before it removes, so versions may look missing only because the handle is
+    # old.
     if watermark.missing or any(_is_ahead(driver, watermark) for driver in drivers):
         port = port.latest()
         state = decode_query(port.config, query_id, port.version)
@@ -83,7 +84,7 @@ def collect(
         watermark = exact_watermark(port, query_id, spark_done=checkpoint.committed)
     lives = any(each.lives(tolerance.silence) for each in drivers if not _released(each, state))
     corruption = None
-    if checkpoint is not None and not lives:  # a live one writes these files, and has read them
+    if checkpoint is not None and not lives:  # a live driver writes these files, and has read them
         corruption = assess(
             opener(location), checkpoint, max(watermark.epoch, _proven(checkpoint, watermark))
         )
@@ -114,20 +115,20 @@ def collect(
         contradictions=contradictions(versions, state, drivers, _checkpoint_id(checkpoint, state)),
         undone=versions.undone(history, after=state.folded_version),
         broken_checkpoint=broken,
-        # A cleanup may just have removed what the handle's version names.
+        # A cleanup may just have removed what the handle's version references.
         intact=port.is_intact() or port.latest().is_intact(),
         corruption=corruption,
     )
 
 
 def _released(driver: DriverSeen, state: QueryState) -> bool:
-    """Tell whether a driver is the owner and gave the query up; its process may well live on."""
+    """Return whether a driver is the owner and gave the query up; its process may still run."""
     owner = state.owner
     return owner is not None and owner.state is OwnerState.RELEASED and driver.is_of(owner.driver)
 
 
 def _proven(checkpoint: Checkpoint, watermark: Watermark) -> int:
-    """Return what Spark's log proves of a watermark that versions no longer do."""
+    """Return what Spark's log proves of a watermark that versions no longer prove."""
     return checkpoint.committed if watermark.missing else NO_EPOCH
 
 
@@ -138,7 +139,7 @@ def _checkpoint_id(checkpoint: Checkpoint | None, state: QueryState) -> str | No
 
 
 def _is_ahead(driver: DriverSeen, watermark: Watermark) -> bool:
-    """Tell whether a driver has seen more than the handle that the watermark was read from."""
+    """Return whether a driver has seen a newer version than the watermark's handle."""
     said = [each for each in (driver.heartbeat, driver.summary) if each is not None]
     return any(
         (each.version or 0) > watermark.version or (each.watermark or 0) > watermark.epoch
@@ -149,14 +150,14 @@ def _is_ahead(driver: DriverSeen, watermark: Watermark) -> bool:
 def _opened(location: str, opener: Callable[[str], Files]) -> tuple[Files | None, str]:
     try:
         return opener(location), ""
-    except (SpecError, ImportError) as error:  # a pyarrow may lack a store's module
+    except (SpecError, ImportError) as error:  # a pyarrow build may lack a store's module
         return None, str(error)
 
 
 def _checkpoint(
     location: str, opener: Callable[[str], Files], state: QueryState
 ) -> tuple[Checkpoint | None, str, bool]:
-    """Return the checkpoint, or why it is not there, and whether it is broken for Spark, too."""
+    """Return the checkpoint or why it is unavailable, and whether Spark cannot read it either."""
     if not location:
         return None, f"query {state.query_id} has no owner that recorded one", False
     files, puzzle = _opened(location, opener)
@@ -172,7 +173,7 @@ def _checkpoint(
 
 
 def _elsewhere(location: str, state: QueryState) -> str:
-    """Return the host on whose own disk the checkpoint may be; empty if it would be seen here."""
+    """Return the host whose own disk may hold the checkpoint; empty if it would be visible here."""
     local = location.startswith(("/", "file:"))
     driver = state.owner.driver if state.owner else None
     if not local or driver is None or not driver.host:

@@ -1,4 +1,4 @@
-"""Look at the dataset as a whole: its size, indices, settings, and files that nobody names."""
+"""Collect evidence about the dataset as a whole: size, indices, settings, unreferenced files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_erro
 __all__ = ["collect_dataset"]
 
 _MANIFEST_BYTES = 256 << 20
-"""How many bytes of manifests are read for the names in them; about three seconds on local disk."""
+"""The bytes of manifests that are read for file names; about three seconds on a local disk."""
 
 
 def collect_dataset(
@@ -31,13 +31,13 @@ def collect_dataset(
 ) -> DatasetEvidence:
     """Measure the dataset; lists its versions.
 
-    :param orphans: count data files that no version names: lists the data files, and reads
+    :param orphans: count data files that no version references: lists the data files, and reads
         manifests, newest first, up to ``manifest_bytes``.
     :raises DatasetNotFoundError: the dataset is gone.
     :raises StorageUnavailableError: the store did not answer.
     """
     numbers = measure(port, MaintenanceOptions().target_rows(port.config), storage_options)
-    # The data files first: one that is named by a commit after the listing is not in it.
+    # The data files first: a file that a later commit references is then not in the list.
     written = _data_files(port, storage_options) if orphans else None
     since, found = None, list[Entry]()
     if written is not None:
@@ -57,9 +57,10 @@ def collect_dataset(
 def _data_files(
     port: LanceDatasetPort, storage_options: Mapping[str, str] | None
 ) -> list[Entry] | None:
-    """Return the data files that no commit can still be on its way with; ``None`` if untold.
+    """Return the data files that no commit in flight can reference; ``None`` if unknown.
 
-    A branch may name files that the main line no longer does, so with branches nothing is told.
+    A branch may reference files that the main line no longer does, so with branches the answer is
+    unknown.
     """
     try:
         if port.dataset.branches.list():
@@ -78,10 +79,10 @@ def _data_files(
 
 
 def _bound(versions: list[Version], manifest_bytes: int) -> tuple[int, datetime | None]:
-    """Return the oldest version to read, and when the one before it was written.
+    """Return the oldest version to read, and when the version before it was written.
 
-    A version names files that were written before it. So what was written after version N is named
-    by versions after N alone, and those are enough to tell for it.
+    A version references files that were written before it. So only versions after N reference what
+    was written after version N, and reading those is enough to decide about it.
     """
     size = versions[-1].size if versions else 0
     for older, newer in reversed(list(pairwise(versions))):

@@ -1,4 +1,4 @@
-"""The launches of one query, seen by what they left beside the checkpoint and in the dataset."""
+"""The launches of one query, as recorded beside the checkpoint and in the dataset."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _see(reports: Files, launch_id: str, now: datetime) -> DriverSeen | None:
     process = _process(document or {})
     alive = process.alive() if process else None
     summary: Summary | None = None
-    with suppress(SpecError):  # one of another form tells nothing
+    with suppress(SpecError):  # a summary of another form is ignored
         summary = read_summary(reports, launch_id)
     if document is None and summary is None:
         return None
@@ -84,7 +84,7 @@ def _process(document: Mapping[str, Any]) -> ProcessIdentity | None:
 def with_owner(
     drivers: tuple[DriverSeen, ...], state: QueryState, reports: Files | None, now: datetime
 ) -> tuple[DriverSeen, ...]:
-    """Return the drivers with the recorded owner's among them, and its token where it belongs."""
+    """Return the drivers including the recorded owner's, which gets its token."""
     owner = state.owner
     if owner is None:
         return drivers
@@ -99,7 +99,7 @@ def with_owner(
         process = _recorded(record)
         seen = replace(seen, process=process, alive=process.alive() if process else None)
     if seen.token is None and record.run_id in (_run_id(seen), ""):
-        seen = replace(seen, token=owner.token)  # one that has ended holds none any more
+        seen = replace(seen, token=owner.token)  # one that has ended no longer holds a token
     found = [*others, seen]
     return tuple(sorted(found, key=lambda each: _age(each, state, now)))
 
@@ -122,10 +122,10 @@ def health_of(
     now: datetime,
     reports_unreadable: bool,
 ) -> Health | None:
-    """Tell how the stream's driver is doing; ``None`` where there is nothing to tell it from.
+    """Return the health of the stream's driver; ``None`` if there is no evidence of one.
 
-    Of several launches the newest that may be at work counts, or else the owner's unless it
-    released, or else the newest.
+    Of several launches, the newest that may be running counts, otherwise the owner's unless it
+    released, otherwise the newest.
     """
     chosen, owner = _chosen(drivers, state, tolerance), state.owner
     if chosen is None:
@@ -169,7 +169,7 @@ def _chosen(
 
 
 def _released_since(chosen: DriverSeen, owner: Owner, tolerance: Tolerance) -> bool:
-    """Tell whether the driver, or somebody after its end, gave the query up in order."""
+    """Return whether the query was released in order, by the driver or after its end."""
     if chosen.lives(tolerance.silence):
         return False
     summary = chosen.summary

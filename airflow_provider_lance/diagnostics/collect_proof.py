@@ -1,4 +1,4 @@
-"""What the versions say of an epoch that somebody says was committed."""
+"""What the versions prove about an epoch that config or drivers report as committed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_lance.protocol.port import DatasetPort
 __all__ = ["Versions", "contradictions"]
 
 _READ = 40
-"""How many versions are read for one claim: the epoch's own commit is one of the first."""
+"""How many versions are read for one claim: the epoch's own commit is among the first."""
 
 Gone = Literal["gone"]
 _GONE: Gone = "gone"
@@ -28,7 +28,7 @@ class Versions:
         self._read: dict[int, EpochStamp | Gone | None] = {}
 
     def stamp(self, version: int) -> EpochStamp | Gone | None:
-        """Return a version's stamp, ``None`` if it carries none of this query's."""
+        """Return a version's stamp, ``None`` if it carries none of this query."""
         if version not in self._read:
             properties = self.port.properties(version)
             self._read[version] = (
@@ -37,7 +37,7 @@ class Versions:
         return self._read[version]
 
     def newest(self, count: int) -> tuple[EpochStamp, ...]:
-        """Return at most so many stamps, newest first, from three times as many versions."""
+        """Return at most ``count`` stamps, newest first, from three times as many versions."""
         found: list[EpochStamp] = []
         for version in self._newest(count):
             stamp = self.stamp(version)
@@ -51,12 +51,13 @@ class Versions:
         return range(self.port.version, max(0, self.port.version - 3 * count), -1)
 
     def undone(self, count: int, *, after: int) -> tuple[Undone, ...]:
-        """Return where one of the same versions brought an older one back over epochs.
+        """Return where one of the same versions restored an older one, which removed epochs.
 
-        Follows the versions that the newest was made from: what was brought back later is not gone.
+        Follows the versions that the newest was made from: what was restored again later is not
+        gone.
 
-        :param after: the version of the last fold; who folded over a restored version has been told
-            what is gone, and has accepted it.
+        :param after: the version of the last fold; a fold over a restored version means that the
+            loss was reported and accepted.
         """
         jumps: list[tuple[int, int]] = []
         there: set[tuple[int, int]] = set()
@@ -87,7 +88,7 @@ class Versions:
     ) -> EpochStamp | Gone | None:
         """Return the newest stamp at or below a version that decides; ``None`` if none does.
 
-        "gone" where it cannot be told: a version on the way is, or it would be too far.
+        "gone" if it is unknown: a version on the way is missing, or it would be too far.
         """
         version = min(version, self.port.version)
         for number in range(version, max(0, version - _READ), -1):
@@ -103,10 +104,10 @@ def contradictions(
     drivers: tuple[DriverSeen, ...],
     checkpoint_id: str | None,
 ) -> tuple[Contradiction, ...]:
-    """Compare what config and drivers say was committed with what the versions show.
+    """Compare what config and drivers report as committed with what the versions show.
 
-    :param checkpoint_id: of the query's checkpoint; drivers that worked from another, which was
-        since replaced together with the dataset, have no say.
+    :param checkpoint_id: of the query's checkpoint; drivers of another checkpoint, which was since
+        replaced together with the dataset, are ignored.
     """
     found = [_config_says(versions, state)]
     found += [_driver_says(versions, each) for each in drivers if _is_from(each, checkpoint_id)]
@@ -114,7 +115,7 @@ def contradictions(
 
 
 def _is_from(driver: DriverSeen, checkpoint_id: str | None) -> bool:
-    """Tell whether a driver works from a checkpoint: Spark's progress has its id."""
+    """Return whether a driver uses this checkpoint: Spark's progress contains its id."""
     progress = (driver.heartbeat_json or {}).get("progress")
     known = progress.get("id") if isinstance(progress, dict) else None
     return known is not None and known == checkpoint_id
@@ -136,26 +137,26 @@ def _config_says(versions: Versions, state: QueryState) -> Contradiction | None:
 
 
 def _driver_says(versions: Versions, driver: DriverSeen) -> Contradiction | None:
-    """Check the last epoch with rows that a driver says it committed, and in which version."""
+    """Check the last epoch with rows that a driver reports as committed, and its version."""
     said = _said(driver)
     if said is None:
         return None
     epoch, version = said
-    # Epochs grow from version to version: what a later driver committed is passed over.
+    # Epochs grow from version to version: what a later driver committed is skipped.
     seen = versions.search(version, lambda stamp: stamp.epoch_id <= epoch)
     if seen == _GONE and version <= versions.port.version:
         return None
     if not isinstance(seen, EpochStamp):
         return Contradiction(driver.launch_id, epoch, version)
     if seen.epoch_id >= epoch:
-        return None  # by this driver, or by one before it whose epoch it found and skipped
+        return None  # by this driver, or by an earlier one whose epoch it found and skipped
     return Contradiction(driver.launch_id, epoch, version, seen.epoch_id, seen.version)
 
 
 def _said(driver: DriverSeen) -> tuple[int, int] | None:
     summary, heartbeat = driver.summary, driver.heartbeat
     if summary and summary.error == FencedError.__name__:
-        return None  # its version may be one of the driver that fenced it
+        return None  # its version may belong to the driver that fenced it
     if summary and summary.last_epoch is not None and summary.version is not None:
         return summary.last_epoch, summary.version
     sink = (driver.heartbeat_json or {}).get("sink")

@@ -1,4 +1,4 @@
-"""What findings say to do: ``lance-stream`` commands ready for a shell, and tasks to clear."""
+"""What findings advise: ``lance-stream`` commands quoted for a shell, and tasks to clear."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NEW_GENERATION = (
 )
 
 _TASK = re.compile(r"(?P<dag>[^/]+)/(?P<task>[^/]+)/(?P<run>.+)/(?P<index>-?\d+)#\d+")
-"""A driver's ``launchedBy``, where a task launched it: `dag/task/run/map index#try`."""
+"""The form of a driver's ``launchedBy`` if a task launched it: `dag/task/run/map index#try`."""
 
 
 def command(evidence: Evidence, *verb: str, options: tuple[str, ...] = ()) -> str:
@@ -55,7 +55,7 @@ def dataset_command(
 
 
 def start_again(launched_by: str) -> str:
-    """Say how a stream is started again: by clearing the task that launched it, if one did."""
+    """Return how to start a stream again: by clearing the task that launched it, if one did."""
     found = _TASK.fullmatch(launched_by)
     if not found:
         return "start the stream again"
@@ -64,12 +64,12 @@ def start_again(launched_by: str) -> str:
 
 
 def name_of(driver: DriverSeen) -> str:
-    """Return where a driver runs and which launch it is."""
+    """Return where a driver runs, and its launch."""
     return f"{driver.where} ({f'launch {driver.launch_id}' if driver.launch_id else 'no launch'})"
 
 
 def described(driver: DriverSeen) -> dict[str, Any]:
-    """Return a driver as evidence shows it."""
+    """Return a driver in the form that evidence shows."""
     return {
         "launchId": driver.launch_id,
         "driver": driver.where,
@@ -81,7 +81,7 @@ def described(driver: DriverSeen) -> dict[str, Any]:
 
 
 def shown_checkpoint(evidence: Evidence, seen: Checkpoint | None) -> dict[str, Any]:
-    """Return a checkpoint beside what the dataset records, as evidence shows them."""
+    """Return a checkpoint and what the dataset records, in the form that evidence shows."""
     owner, watermark = evidence.state.owner, evidence.watermark
     return {
         "checkpointLocation": evidence.checkpoint_location,

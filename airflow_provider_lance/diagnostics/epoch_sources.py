@@ -1,7 +1,7 @@
-"""What single epochs are described from: Spark's logs, heartbeats, and other clients' commits.
+"""The sources of an epoch's description: Spark's logs, heartbeats, and other clients' commits.
 
 Spark writes the end offsets of epoch N into `offsets/N` when it plans it. An epoch starts where the
-one before it ended. The newest 100 are kept (seen on Spark 3.5 to 4.3).
+previous one ended. The newest 100 are kept (seen on Spark 3.5 to 4.3).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from airflow_provider_lance.supervision.driver_reports import read_heartbeat, re
 __all__ = ["Durations", "EpochLogs", "Kind", "Offsets", "kind_of", "read_durations"]
 
 Offsets = tuple[str, ...]
-"""One text per source, JSON as the source writes it; ``-`` where it has none yet.
+"""One text per source, JSON as the source writes it; ``-`` if it has no offset yet.
 
-Where sources have names, each text begins with its source's name and a colon.
+If sources have names, each text begins with its source's name and a colon.
 """
 
 
@@ -37,7 +37,7 @@ class EpochLogs:
     """Spark's two logs of one checkpoint; each file is read once."""
 
     def __init__(self, files: Files) -> None:
-        """List the commit log, and read nothing else.
+        """List the commit log; read nothing else.
 
         :raises StorageUnavailableError: the store did not answer or refused.
         """
@@ -47,18 +47,18 @@ class EpochLogs:
         self._logs: dict[int, OffsetLog | None] = {}
 
     def committed(self, epoch: int) -> bool | None:
-        """Tell whether Spark logged an epoch as done; ``None`` if it is older than the log."""
+        """Return whether Spark logged an epoch as done; ``None`` if it is older than the log."""
         if epoch in self._done:
             return True
         return None if self._done and epoch < min(self._done) else False
 
     def end(self, epoch: int) -> Offsets | None:
-        """Return where an epoch ends; ``None`` if Spark no longer has it, or cannot read it."""
+        """Return where an epoch ends; ``None`` if Spark no longer has it, or it is unreadable."""
         log = self._log(epoch)
         return log.lines if log else None
 
     def start(self, epoch: int) -> Offsets | None:
-        """Return where an epoch starts, in the order of its end; the first starts at nothing."""
+        """Return where an epoch starts, in the order of its end; empty for the first epoch."""
         end, before = self._log(epoch), self._log(epoch - 1) if epoch > 0 else None
         if epoch > 0 and (before is None or end is None):
             return before.lines if before else None
@@ -72,7 +72,7 @@ class EpochLogs:
         if epoch not in self._logs:
             try:
                 self._logs[epoch] = read_offset_log(self._files, epoch)
-            except CheckpointCorruptError:  # a finding of its own
+            except CheckpointCorruptError:  # has its own finding
                 self._logs[epoch] = None
         return self._logs[epoch]
 
@@ -82,7 +82,7 @@ _NEWEST = 5
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """Milliseconds, ``None`` where no heartbeat says it: Spark's trigger, our write, our commit."""
+    """Milliseconds of Spark's trigger, the sink's write and commit; ``None`` if unknown."""
 
     batch_ms: float | None = None
     write_ms: float | None = None
@@ -120,7 +120,7 @@ def _number(value: object) -> float | None:
 
 
 class Kind(StrEnum):
-    """Changes that are worth a mark between two epochs."""
+    """Changes that are shown as a mark between two epochs."""
 
     COMPACTION = "compaction"
     INDEX = "index"
@@ -131,14 +131,14 @@ _KINDS = {"Rewrite": Kind.COMPACTION, "CreateIndex": Kind.INDEX}
 _BOOKKEEPING = {"UpdateConfig", "Project", "BaseOperation"}
 """Claims, folds and releases; barriers; fragment ids that a compaction reserves for itself.
 
-The last has no name of its own in pylance 14.0.2.
+The last one has no name in pylance 14.0.2.
 """
 
 
 def kind_of(port: DatasetPort, version: int) -> Kind | None:
     """Return what a version changed, ``None`` if neither rows nor indices, or if it is gone.
 
-    Reads that version's transaction; its operation's class tells.
+    Reads that version's transaction; its operation's class decides.
     """
     try:
         operation = _operation(port, version)

@@ -1,7 +1,7 @@
 """Spark's progress beside the dataset's history: one row per epoch, newest first.
 
-From the stamps in the dataset's versions, the checkpoint's logs and the drivers' reports. Reads a
-bounded number of versions, however many there are.
+Built from the stamps in the dataset's versions, the checkpoint's logs and the drivers' reports.
+Reads a bounded number of versions, however many exist.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _UNREADABLE = (
     SpecError,
     StorageUnavailableError,
 )
-"""What leaves a checkpoint out of the table."""
+"""The errors after which the table omits a checkpoint."""
 _VERSIONS_PER_EPOCH, _MORE_VERSIONS = 4, 20
 _GONE_IN_A_ROW = 5
 
 
 @dataclass(frozen=True, slots=True)
 class EpochRow(JsonRecord):
-    """One committed epoch. What is not known is ``None``.
+    """One committed epoch. An unknown value is ``None``.
 
-    ``duration_ms`` runs from the epoch's start in the sink to the moment its commit was sent,
+    ``duration_ms`` runs from the epoch's start in the sink to the moment its commit was sent.
     ``batch_ms`` is Spark's whole trigger; ``write_ms`` and ``commit_ms`` are the sink's. Offsets
-    are one JSON text per source. ``spark_committed`` tells whether Spark logged it as done.
+    are one JSON text per source. ``spark_committed`` says whether Spark logged it as done.
     ``bytes`` are those of the rows as Arrow data in memory.
     """
 
@@ -77,9 +77,9 @@ class EpochRow(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class VersionMark(JsonRecord):
-    """A version that is no epoch and changed the dataset: a compaction, an index, or other.
+    """A version that is not an epoch and changed the dataset: a compaction, an index, or other.
 
-    ``at`` is when the epoch before it was committed, since a version's own time would cost a
+    ``at`` is when the previous epoch was committed, since a version's own time would cost a
     listing.
     """
 
@@ -92,9 +92,9 @@ class VersionMark(JsonRecord):
 class EpochTable(JsonRecord):
     """The newest epochs, newest first, and the marks between them.
 
-    ``seen_versions`` is how many versions were read; ``gap`` says that some of them were cleaned
-    up, so that epochs may be absent. ``puzzle`` says why checkpoint or reports could not be read;
-    what they would tell is then ``None``.
+    ``seen_versions`` is how many versions were read. ``gap`` says that some of them were cleaned
+    up, so epochs may be absent. ``puzzle`` says why checkpoint or reports could not be read; their
+    values are then ``None``.
     """
 
     uri: str
@@ -118,8 +118,8 @@ def read_epochs(
 
     :param last: how many epochs, at most.
     :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
-        Without one that can be read, what it would tell is ``None``.
-    :raises ProtocolVersionError: the dataset speaks a newer protocol.
+        If it is unreadable, its values are ``None``.
+    :raises ProtocolVersionError: the dataset uses a newer protocol.
     :raises StorageUnavailableError: the dataset's store did not answer.
     """
     state = decode_query(port.config, query_id, port.version)
@@ -148,7 +148,7 @@ def read_epochs(
 def _walk(
     port: DatasetPort, query_id: str, last: int
 ) -> tuple[list[EpochStamp], list[tuple[int, Kind]], int, bool]:
-    """Walk back from the head until there are enough epochs, or versions read, or all are gone."""
+    """Walk back from the head until enough epochs or versions are read, or none is left."""
     stamps: list[EpochStamp] = []
     others: list[tuple[int, Kind]] = []
     seen = gone = 0
@@ -173,9 +173,9 @@ def _walk(
 def _logs(
     location: str, state: QueryState, storage_options: Mapping[str, str] | None
 ) -> EpochLogs | None:
-    """Open the logs of the query's own checkpoint; ``None`` where there is none.
+    """Open the logs of the query's own checkpoint; ``None`` if there is none.
 
-    :raises CheckpointMismatchError: another one lies there, whose epochs have the same numbers.
+    :raises CheckpointMismatchError: another one is there, whose epochs have the same numbers.
     """
     if not location or state.owner is None:
         return None
@@ -223,7 +223,7 @@ def _row(
 
 
 def _marks(others: list[tuple[int, Kind]], rows: tuple[EpochRow, ...]) -> Iterator[VersionMark]:
-    """Keep what came after some epoch in the table."""
+    """Yield only the marks that follow an epoch in the table."""
     for version, kind in others:
         before = next((row for row in rows if row.version < version), None)
         if before:

@@ -1,4 +1,4 @@
-"""What a look at one stream showed: dataset, checkpoint and drivers. Values only, no I/O."""
+"""The evidence about one stream: dataset, checkpoint and drivers. Values only, no I/O."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Tolerance(Limits):
-    """What counts as trouble in a check: supervision's limits in seconds, and counts."""
+    """The limits of a check: supervision's limits in seconds, and counts."""
 
     unfolded: int = 100
-    """Epochs since the last fold while a driver lives; it folds every tenth by default."""
+    """Epochs since the last fold while a driver runs; it folds every tenth by default."""
     small_fragments: int = 500
     versions: int = 5_000
     uncovered_rows: int = 1_000_000
@@ -47,17 +47,17 @@ class Tolerance(Limits):
 
 
 USUAL = Tolerance()
-"""What a check tolerates unless it is told otherwise."""
+"""The limits of a check by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverSeen:
-    """One launch of the query, by what it left beside the checkpoint.
+    """One launch of the query, as its reports beside the checkpoint show it.
 
-    ``alive`` is ``None`` where it cannot be told from here. ``silent`` is how many seconds ago its
-    newest heartbeat was written: the observer's clock less the driver's, so skew is in it.
-    ``token`` is the one that it holds, or held last; ``None`` if it never claimed or does not say.
-    An empty ``launch_id`` is a driver that was started without a launch and gives no heartbeats.
+    ``alive`` is ``None`` if it is unknown here. ``silent`` is how many seconds ago its newest
+    heartbeat was written: the observer's clock minus the driver's, so it includes skew. ``token``
+    is the one that it holds or last held; ``None`` if it never claimed or does not say. An empty
+    ``launch_id`` is a driver that was started without a launch and writes no heartbeats.
     """
 
     launch_id: str
@@ -71,7 +71,7 @@ class DriverSeen:
 
     @property
     def where(self) -> str:
-        """Return ``host:pid``, or what of it is known."""
+        """Return ``host:pid``, or the part of it that is known."""
         return f"{self.process.host}:{self.process.pid}" if self.process else "an unknown host"
 
     @property
@@ -82,20 +82,20 @@ class DriverSeen:
 
     @property
     def launched_by(self) -> str:
-        """Return who launched it, empty if nobody says."""
+        """Return who launched it, empty if unknown."""
         return str(self.said_of_itself.get("launchedBy") or "")
 
     def is_of(self, driver: Driver) -> bool:
-        """Tell whether it is the driver of an owner record."""
+        """Return whether it is the driver of an owner record."""
         if self.launch_id == driver.launch_id:
             return True
         recorded = ProcessIdentity(driver.host, driver.pid, driver.start)
         return not driver.launch_id and self.process == recorded
 
     def lives(self, silence: float) -> bool | None:
-        """Tell whether it is at work; ``None`` where neither process nor heartbeats tell.
+        """Return whether it runs; ``None`` if neither process nor heartbeats show it.
 
-        :param silence: how old a heartbeat may be to stand for a process that is out of sight.
+        :param silence: the age up to which a heartbeat proves a process that is not visible here.
         """
         if self.summary is not None or (self.heartbeat and self.heartbeat.state == "ended"):
             return False
@@ -106,7 +106,7 @@ class DriverSeen:
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """An epoch that was said to be committed, and that the versions refute.
+    """An epoch that was reported as committed, and that the versions refute.
 
     ``said_by`` is a launch id, or empty for the dataset's own config, which says that ``epoch`` was
     committed in ``version`` or before. ``found_epoch`` is the newest that the versions show there,
@@ -122,7 +122,7 @@ class Contradiction:
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """A version that brought ``restored`` back: ``stamps`` are the epochs of the ones between."""
+    """A version that restored ``restored``: ``stamps`` are the epochs of the versions between."""
 
     version: int
     restored: int
@@ -131,11 +131,11 @@ class Undone:
 
 @dataclass(frozen=True, slots=True)
 class DatasetEvidence:
-    """The dataset as a whole. Orphaned files are those that no version still there names.
+    """The dataset as a whole. Orphaned files are not referenced by any remaining version.
 
-    ``orphans_since`` is the version from which on written files were looked at, 1 for all of them;
-    ``None`` where they were not counted. Files that are younger than ten minutes never count: their
-    commit may be on its way.
+    ``orphans_since`` is the version since which written files were checked, 1 for all of them;
+    ``None`` if they were not counted. Files younger than ten minutes never count: their commit may
+    be in flight.
     """
 
     numbers: DatasetMetrics
@@ -151,10 +151,10 @@ class DatasetEvidence:
 class Evidence:
     """One stream at one moment.
 
-    ``checkpoint`` is ``None`` where it could not be read, and ``puzzle`` then says why.
-    ``history`` holds the query's newest epochs that the versions still show, newest first;
-    ``drivers`` the newest launches, newest first, and the owner's. ``connection_arguments`` is what
-    a command needs beside the URI to reach the store, such as ``--conn-id lance_default``.
+    ``checkpoint`` is ``None`` if it could not be read, and ``puzzle`` then says why. ``history``
+    holds the query's newest epochs that the versions still show, newest first. ``drivers`` holds
+    the newest launches, newest first, and the owner's. ``connection_arguments`` are the arguments
+    besides the URI that a command needs to reach the store, such as ``--conn-id lance_default``.
     ``missing_versions`` are those since the last fold that were cleaned up.
     """
 
@@ -177,13 +177,13 @@ class Evidence:
     broken_checkpoint: bool = False
     """Whether Spark could not read the checkpoint either."""
     intact: bool = True
-    """Whether the oldest data file that the newest version names is there."""
+    """Whether the oldest data file that the newest version references exists."""
     corruption: Corruption | None = None
-    """Files of the checkpoint on which a start would fail; looked for while no driver lives."""
+    """Checkpoint files on which a start would fail; checked only while no driver runs."""
 
     @property
     def active(self) -> bool:
-        """Tell whether the query has an owner that did not release it."""
+        """Return whether the query has an owner that did not release it."""
         owner = self.state.owner
         return owner is not None and owner.state is OwnerState.ACTIVE
 

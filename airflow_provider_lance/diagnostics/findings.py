@@ -1,4 +1,4 @@
-"""What can be found wrong with a stream: codes that stay, and what each finding says."""
+"""What can be wrong with a stream: stable codes, and the text of each finding."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ __all__ = ["Code", "Finding", "Repair", "Severity"]
 
 
 class Severity(IntEnum):
-    """How bad a finding is; the larger, the worse."""
+    """How severe a finding is; a larger value is worse."""
 
     INFO = 1
-    """Worth knowing, nothing to do."""
+    """For information; no action needed."""
     WARNING = 2
-    """The stream is exact and goes on; it will become slow, or dear, or hard to restart."""
+    """The stream is exact and runs; it will get slower and costlier, and harder to restart."""
     ERROR = 3
-    """The stream stands still, or will not start again by itself."""
+    """The stream has stopped making progress, or will not start again by itself."""
     CRITICAL = 4
-    """Rows are lost or doubled, or would be by whoever goes on without looking."""
+    """Rows are lost or duplicated, or would be if the stream continued unchecked."""
 
     @property
     def label(self) -> str:
-        """Return the severity's name as users write and read it."""
+        """Return the severity's name, as users write and read it."""
         return self.name.lower()
 
 
 class Repair(StrEnum):
-    """What may be repaired without asking: both are proven before they are done."""
+    """Repairs that run without asking: each is proven before it is done."""
 
     WATERMARK = "watermark"
     """Fold the epochs of history into the config's watermark."""
@@ -38,7 +38,7 @@ class Repair(StrEnum):
 
 
 class Code(StrEnum):
-    """The codes; each has a page of its own in the runbook, and never changes its meaning."""
+    """The codes; each has its own page in the runbook, and never changes its meaning."""
 
     HEALTHY = "LS000"
     STALLED = "LS101"
@@ -68,12 +68,12 @@ class Code(StrEnum):
 
     @property
     def title(self) -> str:  # type: ignore[override]
-        """Name the trouble in a few words."""
+        """Return a short name of the problem."""
         return _CATALOG[self][1]
 
     @property
     def severity(self) -> Severity:
-        """Return how bad it is, unless the finding says otherwise."""
+        """Return the default severity of the code's findings."""
         return _CATALOG[self][0]
 
 
@@ -111,12 +111,12 @@ _CATALOG: dict[Code, tuple[Severity, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found.
+    """One finding.
 
-    ``summary`` is one sentence with the values seen, ``cause`` says how it comes to this,
-    ``command`` is what to type next, empty if there is nothing to do. ``evidence`` holds what
-    proves it: epochs, versions, ISO times, offsets, counts. ``query_id`` is empty where the dataset
-    as a whole is meant; ``repair`` names what mends it without asking.
+    ``summary`` is one sentence with the observed values. ``cause`` says how it came about.
+    ``command`` is what to type next, empty if there is nothing to do. ``evidence`` holds the proof:
+    epochs, versions, ISO times, offsets, counts. ``query_id`` is empty if the finding is about the
+    dataset as a whole. ``repair`` names the repair that runs without asking.
     """
 
     code: Code
@@ -127,11 +127,11 @@ class Finding:
     query_id: str = ""
     repair: Repair | None = None
     raised: Severity | None = None
-    """Another severity than the code's own, where this case is worse or better."""
+    """A severity other than the code's own, if this case is worse or better."""
 
     @property
     def severity(self) -> Severity:
-        """Return how bad it is."""
+        """Return how severe it is."""
         return self.raised or self.code.severity
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Durations, sizes and ISO times as people read them; the CLI and every finding use these."""
+"""Durations, sizes and ISO times for people; the CLI and every finding use these."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS = (("days", 86_400), ("h", 3600), ("min", 60))
 
 
 def lasted(seconds: float) -> str:
-    """Return a duration in the largest unit of which it is at least two."""
+    """Return a duration in the largest unit that gives at least two."""
     for unit, length in _UNITS:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -28,19 +28,19 @@ def size(count: int) -> str:
 
 
 def ago(moment: str | None, now: datetime) -> str:
-    """Return how long ago a moment was; empty where none is known."""
+    """Return how long ago a moment was; empty if it is unknown."""
     seconds = seconds_since(moment, now)
     return "" if seconds is None else f"{lasted(seconds)} ago"
 
 
 def seconds_since(moment: str | None, now: datetime) -> float | None:
-    """Return the seconds since a moment, never below 0; ``None`` where none is known."""
+    """Return the seconds since a moment, never below 0; ``None`` if it is unknown."""
     then = _parsed(moment)
     return None if then is None else max(0.0, (now - then).total_seconds())
 
 
 def is_later(one: str | None, other: str | None) -> bool:
-    """Tell whether one moment is after another; no where either is not known."""
+    """Return whether one moment is after another; false if either is unknown."""
     first, second = _parsed(one), _parsed(other)
     return first is not None and second is not None and first > second
 

@@ -22,9 +22,9 @@ __all__ = ["dataset_rules", "evaluate_rules", "unreadable_finding"]
 
 
 def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Finding]:
-    """Return what is found in one stream, worst first; pure.
+    """Return the findings about one stream, worst first; pure.
 
-    Where nothing is at or above a warning, the first finding says that it is healthy.
+    If none is a warning or worse, the first finding says that the stream is healthy.
     """
     found = [
         *_other_protocol(evidence),
@@ -35,7 +35,7 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
     found += _otherwise_lost(evidence, found)
     found.sort(key=lambda finding: (-finding.severity, finding.code))
     if found and found[0].severity is Severity.CRITICAL:
-        # Rows are at stake: nothing is mended before somebody has looked.
+        # Rows are at stake: nothing is repaired before a person has checked.
         found = [replace(finding, repair=None) for finding in found]
     if not found or found[0].severity < Severity.WARNING:
         found.insert(0, _healthy(evidence))
@@ -43,7 +43,7 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
 
 
 def _otherwise_lost(evidence: Evidence, found: list[Finding]) -> list[Finding]:
-    """Say that a driver is lost where no finding does, such as one that died before its claim."""
+    """Report a lost driver if no other finding does, such as one that died before its claim."""
     health = evidence.health
     said = any(finding.severity >= Severity.WARNING for finding in found)
     if health is None or said or not (health.state.lost or health.state is StreamState.FAILED):
@@ -83,7 +83,7 @@ def _other_protocol(evidence: Evidence) -> list[Finding]:
 
 
 def unreadable_finding(query_id: str, error: Exception, version: int) -> Finding:
-    """Return the finding that an error stands for, of a stream that another protocol wrote."""
+    """Return the finding for an error in reading a stream that uses another protocol."""
     return Finding(
         Code.PROTOCOL_NEWER,
         f"Query {query_id} cannot be read: {error}",

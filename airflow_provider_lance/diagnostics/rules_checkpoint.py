@@ -1,4 +1,4 @@
-"""What is wrong between a dataset and a checkpoint: missing, foreign, older, or further on."""
+"""Rules about dataset and checkpoint: the checkpoint is missing, foreign, older, or ahead."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["checkpoint_rules"]
 
 
 def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what dataset and checkpoint say of each other; pure."""
+    """Yield the findings from comparing dataset and checkpoint; pure."""
     owner, seen = evidence.state.owner, evidence.checkpoint
     yield from _lost(evidence)
     if seen is None:
@@ -132,7 +132,7 @@ def _jump(evidence: Evidence) -> Finding | None:
     seen = evidence.own_checkpoint
     said = next((each for each in evidence.contradictions if not each.said_by), None)
     if said is None or seen is None or said.epoch <= seen.committed:
-        return None  # Spark's log proves epochs that cleanup took from the versions, or were empty
+        return None  # Spark's log proves epochs that were empty, or whose versions were cleaned up
     first = said.found_epoch + 1
     return Finding(
         Code.WATERMARK_JUMPED,
@@ -164,7 +164,7 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
         return
     owner, watermark = evidence.state.owner, evidence.watermark
     if owner is None:
-        return  # whatever a driver said, all of it is missing
+        return  # all epochs are missing, whatever a driver reported
     for said in evidence.contradictions:
         if said.said_by:
             yield _rolled_back(evidence, said)
@@ -219,7 +219,7 @@ def _restored(evidence: Evidence, undone: Undone, lost: list[int]) -> Finding:
 
 
 def _gone_for_good(evidence: Evidence) -> Finding | None:
-    """Find epochs that a restored version took away, told by what is left of history."""
+    """Find epochs that a restored version removed, from what is left of history."""
     seen, watermark = evidence.own_checkpoint, evidence.watermark
     lost = lost_epochs(watermark, evidence.state, seen.committed) if seen else None
     if lost is None or watermark.undone_by is None:

@@ -1,4 +1,4 @@
-"""What is wrong with a dataset as a whole: who cleans up, and what has grown too large."""
+"""Rules about a dataset as a whole: other tools' cleanup, and what has grown too large."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["dataset_rules"]
 def dataset_rules(
     uri: str, dataset: DatasetEvidence, tolerance: Tolerance = USUAL, connection_arguments: str = ""
 ) -> list[Finding]:
-    """Return what is wrong with a dataset, worst first; pure."""
+    """Return the findings about a dataset, worst first; pure."""
     found = [
         _auto_cleanup(uri, dataset),
         _fragments(uri, dataset, tolerance, connection_arguments),

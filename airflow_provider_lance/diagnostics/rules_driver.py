@@ -1,4 +1,4 @@
-"""What is wrong with a stream's drivers: doubled, gone, unseen, failed, or not yet stopped."""
+"""Rules about a stream's drivers: duplicate, gone, not visible, failed, or not yet stopped."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from airflow_provider_lance.supervision.driver_reports import EndReason
 __all__ = ["driver_rules", "is_driver_running", "live_drivers"]
 
 _GRACE = 60.0
-"""For so long a stop request that stands is nothing special: the default grace of a driver."""
+"""The age up to which a stop request needs no finding: the default grace of a driver."""
 
 
 def live_drivers(evidence: Evidence, tolerance: Tolerance) -> list[DriverSeen]:
-    """Return the drivers that are at work for sure, newest first, each process once."""
+    """Return the drivers that certainly run, newest first, each process once."""
     found: dict[Any, DriverSeen] = {}
     for each in evidence.drivers:
         if each.lives(tolerance.silence):
@@ -35,9 +35,9 @@ def live_drivers(evidence: Evidence, tolerance: Tolerance) -> list[DriverSeen]:
 
 
 def is_driver_running(evidence: Evidence, tolerance: Tolerance) -> bool | None:
-    """Tell whether a driver is at work; ``None`` where the owner's cannot be seen.
+    """Return whether a driver runs; ``None`` if the owner's is not visible.
 
-    One that cannot be seen and has committed just now is.
+    A driver that is not visible counts as running if it committed just now.
     """
     if live_drivers(evidence, tolerance):
         return True
@@ -49,7 +49,7 @@ def is_driver_running(evidence: Evidence, tolerance: Tolerance) -> bool | None:
 
 
 def driver_rules(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
-    """Yield what the drivers show; pure."""
+    """Yield the findings about drivers; pure."""
     alive = live_drivers(evidence, tolerance)
     if len(alive) > 1:
         yield _two(evidence, alive)
@@ -168,7 +168,7 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
     error = error_class(summary.error or "")
     ended = newest.heartbeat.time if newest.heartbeat else None
     if issubclass(error, FencedError) or is_later(owner.time if owner else None, ended):
-        return  # another driver owned the query, or somebody has seen to it since
+        return  # another driver owned the query, or it was claimed or released since
     terminal = issubclass(error, TerminalError)
     again = start_again(newest.launched_by)
     yield Finding(
@@ -234,6 +234,6 @@ def _first_line(text: str | None) -> str:
 
 
 def _rest(text: str | None) -> str:
-    """Return what follows a message's first line: the trace of a user's function."""
+    """Return the text after a message's first line: the trace of a user's function."""
     rest = (text or "").partition("\n")[2][:4000]
     return f"\n{rest}" if rest else ""

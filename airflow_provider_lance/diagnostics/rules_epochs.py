@@ -1,4 +1,4 @@
-"""Where the epochs stand between Spark's logs, the dataset's versions and its config."""
+"""Rules about epochs: Spark's logs, the dataset's versions and its config compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["epoch_rules"]
 
 
 def epoch_rules(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
-    """Yield what the three logs say of the newest epochs; pure."""
+    """Yield the findings from comparing the three logs for the newest epochs; pure."""
     alive = is_driver_running(evidence, tolerance)
     if evidence.watermark.missing:
         yield _gap(evidence, alive)
@@ -198,7 +198,7 @@ def _against_spark(
         yield _stalled(evidence, doubt)
         return
     if watermark.missing and not alive:
-        return  # the gap says it
+        return  # the gap's finding covers it
     since = f" since {seen.planned_at}" if seen.planned_at else ""
     yield Finding(
         Code.EPOCH_IN_FLIGHT,

@@ -1,4 +1,4 @@
-"""What is wrong with single files of a checkpoint: corrupt, or unlike what a commit says."""
+"""Rules about single checkpoint files: corrupt, or different from what a commit says."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["file_rules"]
 
 
 def file_rules(evidence: Evidence) -> Iterator[Finding]:
-    """Yield what is found in the files of the query's own checkpoint; pure."""
+    """Yield the findings about the files of the query's own checkpoint; pure."""
     if evidence.corruption and evidence.own_checkpoint:
         yield _corrupt(evidence, evidence.corruption)
     yield from _changed(evidence)
@@ -54,7 +54,7 @@ def _corrupt(evidence: Evidence, found: Corruption) -> Finding:
 
 
 def _changed(evidence: Evidence) -> Iterator[Finding]:
-    """Yield epochs that end elsewhere in the checkpoint than in their commits."""
+    """Yield epochs whose end differs between the checkpoint and their commits."""
     seen = evidence.own_checkpoint
     changed = changed_ends(seen, evidence.state, evidence.watermark) if seen else {}
     if seen is None or not changed:

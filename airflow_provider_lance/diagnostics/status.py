@@ -1,4 +1,4 @@
-"""A stream's status: one sentence, then the numbers. Everyone who shows one calls this."""
+"""A stream's status: one sentence, then the numbers; every place that shows a status calls this."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Status(JsonRecord):
-    """One stream in numbers; what is not known is ``None``.
+    """One stream in numbers; an unknown value is ``None``.
 
     ``state`` is a :class:`~airflow_provider_lance.supervision.health.StreamState` or ``unknown``,
-    ``driver`` is ``host:pid``, times are ISO 8601. ``healthy`` means that no finding is an error
-    or worse.
+    ``driver`` is ``host:pid``, times are ISO 8601. ``healthy`` means that no finding is an error or
+    worse.
     """
 
     uri: str
@@ -71,7 +71,7 @@ def take_status(
     history: int = 5,
     files: Callable[[str], Files] | None = None,
 ) -> Status:
-    """Look at one stream and say how it is; the arguments are those of :func:`.look.collect`.
+    """Observe one stream and return its status; arguments as in :func:`.collect.collect`.
 
     :raises ProtocolVersionError, DatasetNotFoundError, StorageUnavailableError: as there.
     """
@@ -90,7 +90,7 @@ def take_status(
 
 
 def count(port: DatasetPort) -> tuple[int | None, int | None]:
-    """Return a dataset's rows and fragments from its manifest alone; ``None`` for the twin's."""
+    """Return a dataset's rows and fragments from its manifest; ``None`` for the in-memory one."""
     dataset = getattr(port, "dataset", None)
     if dataset is None or not hasattr(dataset, "get_fragments"):
         return None, None
@@ -107,7 +107,7 @@ def status(
 ) -> Status:
     """Return a stream's status; pure.
 
-    :param rows: of the dataset, as ``fragments``.
+    :param rows: the dataset's rows; ``fragments`` likewise.
     """
     watermark, owner, now = evidence.watermark, evidence.state.owner, evidence.seen_at
     driver = _shown(evidence)
@@ -150,7 +150,7 @@ def status(
 
 
 def _shown(evidence: Evidence) -> DriverSeen | None:
-    """Return the driver to speak of: the newest that may be at work, or else the newest."""
+    """Return the driver to show: the newest that may be running, otherwise the newest."""
     working = [each for each in evidence.drivers if each.lives(float("inf")) is not False]
     return next(iter(working or evidence.drivers), None)
 

@@ -1,4 +1,4 @@
 """Start a driver on this host, find it again, and end it.
 
-It knows neither Airflow nor Spark: a driver is a command.
+This package knows neither Airflow nor Spark: a driver is a command.
 """

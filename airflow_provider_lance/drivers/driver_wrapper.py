@@ -1,8 +1,8 @@
-"""The keeper: starts one driver, keeps its log, notes its end, and stops it in order.
+"""The driver wrapper: starts one driver, writes its log, records its exit, and stops it in order.
 
-Run as ``python -m airflow_provider_lance.drivers.driver_wrapper <folder>`` with its order on
-stdin. It continues in a session of its own; the process that was run ends at once. The driver does
-not depend on it: a keeper that is killed takes only the end of the log with it.
+Run as ``python -m airflow_provider_lance.drivers.driver_wrapper <folder>`` with its launch request
+on stdin. It continues in its own session; the process that was run ends at once. The driver does
+not depend on it: if the wrapper is killed, only the end of the log is lost.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ log = logging.getLogger(__name__)
 
 _ASK_SECONDS = 1.0
 _LINGER_SECONDS = 5.0
-"""How long what a driver leaves behind, such as the Python child of a killed JVM, may go on."""
+"""How long the processes that a driver leaves, such as the Python child of a killed JVM, may run
+on.
+"""
 
 
 class DriverWrapper:
-    """Keeps one driver from its start to its end."""
+    """Runs one driver from its start to its end."""
 
     def __init__(self, folder: RunDirectory, order: LaunchRequest, redactor: Redactor) -> None:
         self._folder, self._order, self._redactor = folder, order, redactor
@@ -44,7 +46,7 @@ class DriverWrapper:
         self._wake, wakes = os.pipe()
         for end in (self._wake, wakes):
             os.set_blocking(end, False)
-        # Signals only wake the loop below: whatever else a handler did could meet itself half-way.
+        # Signals only wake the loop below: a handler that did more could interrupt itself.
         signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -57,7 +59,7 @@ class DriverWrapper:
         process = self._start()
         if process is None:
             return
-        driver = ProcessIdentity.of(process.pid)  # not reaped yet: its pid is its own
+        driver = ProcessIdentity.of(process.pid)  # not reaped yet, so no other process has its pid
         if not self._tell(driver):
             driver.kill()
             process.wait()
@@ -69,7 +71,7 @@ class DriverWrapper:
         pumping.start()
         self._watch(driver)
         self._ended.set()
-        # Its process group is its own until it is reaped: what is left of it can be told.
+        # Its process group is its own until it is reaped, so the processes left in it are known.
         pumping.join(_LINGER_SECONDS)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -89,8 +91,8 @@ class DriverWrapper:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # SIGPIPE stays ignored, or the driver's next line after a keeper that was killed
-                # would be its last.
+                # SIGPIPE stays ignored; otherwise the driver would die at its next line after the
+                # wrapper was killed.
                 restore_signals=False,
             )
         except (OSError, ValueError) as error:
@@ -102,7 +104,7 @@ class DriverWrapper:
             return None
 
     def _tell(self, driver: ProcessIdentity) -> bool:
-        """Say that the driver runs; ``False`` if nobody can hear it any more."""
+        """Publish that the driver runs; ``False`` if the launch was given up meanwhile."""
         keeper = ProcessIdentity.of(os.getpid())
         try:
             told = self._folder.publish({"driver": driver.to_json(), "keeper": keeper.to_json()})
@@ -114,7 +116,7 @@ class DriverWrapper:
         return told
 
     def _watch(self, driver: ProcessIdentity) -> None:
-        """Return when the driver has ended; stop it when told to."""
+        """Return when the driver has ended; stop it when requested."""
         stopping = False
         deadline: float | None = None
         while not _has_ended(driver.pid):
@@ -127,7 +129,8 @@ class DriverWrapper:
                 deadline = time.monotonic() + self._order.grace
                 log.info("Stopping. grace=%gs", self._order.grace)
                 if self._order.stop:
-                    # Unsigned, it is a host that shuts down: whoever watches launches anew.
+                    # An unsigned stop is a host shutdown: the supervising task then launches a new
+                    # driver.
                     by = self._folder.read_stop() or f"{HOST_SHUTDOWN} {socket.gethostname()}"
                     order = replace(self._order.stop, by=by)
                     Thread(target=self._ask, args=(order, deadline), daemon=True).start()
@@ -137,15 +140,15 @@ class DriverWrapper:
                 deadline = None
 
     def _ask(self, stop: StopSettings, deadline: float) -> None:
-        """Ask through the dataset, over and over.
+        """Ask through the dataset, repeatedly.
 
-        A driver that has not come to its claim yet does not take what it finds for its own.
+        A driver that has not claimed yet ignores a request that it finds at its start.
         """
         said = ""
         while not self._ended.is_set() and time.monotonic() < deadline:
             try:
                 answer = _request(stop)
-            except BaseException as error:  # a panic in Lance is no Exception
+            except BaseException as error:  # a panic in Lance is not an Exception
                 answer = f"{type(error).__name__}: {error}"
             if answer != said:
                 log.info("Asking query %s to stop: %s", stop.query_id, answer)
@@ -171,12 +174,12 @@ def _request(stop: StopSettings) -> str:
 
 
 def _has_ended(pid: int) -> bool:
-    """Tell whether a child has ended, and leave it to be reaped."""
+    """Return whether a child has ended; do not reap it."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _detach(folder: RunDirectory) -> None:
-    """Go on as a process that belongs to nobody; whoever was waiting gets an end at once."""
+    """Continue as a detached process; a waiting caller sees the end at once."""
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -201,7 +204,7 @@ class _WithoutSecrets(logging.Formatter):
 
 
 def main() -> None:
-    """Take the order, detach, and keep the driver."""
+    """Read the launch request, detach, and run the driver."""
     folder = RunDirectory.at(sys.argv[1])
     order = LaunchRequest.loads(sys.stdin.buffer.read())
     redactor = Redactor(order.redact)
@@ -213,7 +216,7 @@ def main() -> None:
         DriverWrapper(folder, order, redactor).run()
     except BaseException:
         log.exception("The keeper failed.")
-    # At once: a thread may still be asking a store that does not answer.
+    # Exit at once: a thread may still be waiting for a store that does not answer.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""What a keeper is told: it comes through a pipe, for some of it is secret."""
+"""The launch request of a driver wrapper; sent through a pipe, because it contains secrets."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from airflow_provider_lance.protocol.option_parsers import travelled
 __all__ = ["HOST_SHUTDOWN", "LaunchRequest", "StopSettings"]
 
 HOST_SHUTDOWN = "shutdown of host"
-"""How a stop is signed that came to a keeper from nobody of ours."""
+"""The signature of a stop that no task requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class StopSettings:
     """How a driver is asked to stop in order: through its dataset, as that launch.
 
-    ``by`` says who asks; the keeper finds it out when it comes to that.
+    ``by`` says who asks; the driver wrapper sets it at the time of the stop.
     """
 
     uri: str
@@ -32,10 +32,10 @@ class StopSettings:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """What to run, with which environment, and how to end it.
+    """What to run, in which environment, and how to end it.
 
-    ``redact`` are the texts that must not get into a log; ``grace`` is how many seconds a driver
-    has between being asked to stop and being killed.
+    ``redact`` are texts that must not appear in a log. ``grace`` is the number of seconds between
+    the stop request and the kill.
     """
 
     command: Sequence[str]
@@ -45,7 +45,7 @@ class LaunchRequest:
     stop: StopSettings | None
 
     def dumps(self) -> str:
-        """Return the order as one JSON document."""
+        """Return the request as one JSON document."""
         stop = self.stop and {
             "uri": self.stop.uri,
             "storageOptions": dict(self.stop.storage_options),
@@ -66,7 +66,7 @@ class LaunchRequest:
     def loads(cls, text: str | bytes) -> LaunchRequest:
         """Read what :meth:`dumps` made.
 
-        :raises SpecError: it is cut short, or no order.
+        :raises SpecError: it is truncated, or not a launch request.
         """
         try:
             document = json_object(text)
@@ -85,7 +85,7 @@ def _stop(given: object) -> StopSettings | None:
 
 
 def _text(value: object) -> str:
-    # Not of a process's environment: its bytes may be no UTF-8, which Python keeps as surrogates.
+    # Not for a process's environment: its bytes may not be UTF-8; Python keeps them as surrogates.
     if not isinstance(value, str):
         raise ValueError("a text")
     return value

@@ -1,4 +1,4 @@
-"""Start a driver on this host through its keeper, and find it again."""
+"""Start a driver on this host through its driver wrapper, and find it again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHORT = (EAGAIN, EMFILE, ENFILE, ENOMEM)
 
 @dataclass(frozen=True, slots=True)
 class LocalDriver(JsonRecord):
-    """A driver that was started on some host: its folder there, itself and its keeper."""
+    """A driver that was started on some host: its folder there, its process and its wrapper's."""
 
     folder: str
     driver: ProcessIdentity
@@ -42,19 +42,19 @@ class LocalDriver(JsonRecord):
 
     @property
     def is_here(self) -> bool:
-        """Tell whether it was started on this host, since its last boot."""
+        """Return whether it was started on this host, since its last boot."""
         return self.driver.here
 
     def alive(self) -> bool | None:
-        """Tell whether the driver runs; ``None`` where that cannot be seen from here."""
+        """Return whether the driver runs; ``None`` if that is not visible from here."""
         return self.driver.alive()
 
     def kill(self) -> bool:
-        """End the driver and its process group at once; tell whether anything was killed."""
+        """Kill the driver and its process group; return whether anything was killed."""
         return self.driver.kill()
 
     def stop(self, by: str) -> bool:
-        """Have the keeper stop the driver in order; ``False`` if it is not here to be told.
+        """Make the driver wrapper stop the driver in order; ``False`` if it is not on this host.
 
         :param by: who asks, for the driver's summary.
         """
@@ -62,25 +62,25 @@ class LocalDriver(JsonRecord):
             return False
         try:
             RunDirectory.at(self.folder).write_stop(by)
-        except OSError:  # unsigned, it would pass for a shutdown of the host
+        except OSError:  # unsigned, it would count as a shutdown of the host
             return False
         return self.keeper.terminate()
 
     def exit_status(self) -> int | None:
-        """Return what the driver ended with, negative for a signal; ``None`` if not noted."""
+        """Return the driver's exit status, negative for a signal; ``None`` if it was not noted."""
         document = RunDirectory.at(self.folder).read_exit()
         return document["status"] if document else None
 
     def is_ending(self) -> bool:
-        """Tell whether the keeper of a driver that is gone has yet to note how it ended."""
+        """Return whether the driver has exited and its wrapper has yet to note the exit status."""
         return self.exit_status() is None and self.keeper.alive() is True
 
     def log(self) -> Path | None:
-        """Return the driver's log, ``None`` if it is on another host."""
+        """Return the path of the driver's log, ``None`` if it is on another host."""
         return RunDirectory.at(self.folder).driver_log if self.is_here else None
 
     def where(self) -> str:
-        """Return its place in words."""
+        """Return its place as text."""
         return f"pid {self.driver.pid} on {self.driver.host}, log in {self.folder}"
 
 
@@ -96,16 +96,16 @@ def launch(
 ) -> LocalDriver:
     """Start a driver that outlives this process, and return once it runs.
 
-    On any error nothing is left running, and the specification is gone from the folder.
+    On any error nothing remains running, and the specification is removed from the folder.
 
-    :param environment: the driver's whole environment; its ``PATH`` finds the command. The keeper
-        gets this process's own values of the same names.
+    :param environment: the driver's whole environment; its ``PATH`` finds the command. The driver
+        wrapper gets this process's own values of the same names.
     :param redact: every secret that the driver or Lance might print, those of ``stop`` included.
-        Shorter ones than 4 characters are not looked for.
-    :param grace: seconds between asking the driver to stop and killing it.
-    :param stop: how to ask; ``None`` just waits for ``grace`` seconds and kills.
-    :param seconds: how long to wait for the driver to be started.
-    :raises FileNotFoundError: the command is not on the ``PATH``; ``filename`` says which.
+        Secrets shorter than 4 characters are ignored.
+    :param grace: seconds between the stop request and the kill.
+    :param stop: how to ask; with ``None``, the wrapper waits for ``grace`` seconds and kills.
+    :param seconds: how long to wait for the driver to start.
+    :raises FileNotFoundError: the command is not on the ``PATH``; ``filename`` names it.
     :raises SpecError: the command cannot be run, or this user may not write to the folder.
     :raises StorageUnavailableError: there is no space for the folder.
     :raises TransientError: it could not be started in time, or this host is short of processes.
@@ -126,9 +126,9 @@ def launch(
 
 
 def find(root: Path, query_id: str, launch_id: str) -> LocalDriver | None:
-    """Return what a launch below this root started; ``None`` if it started nothing.
+    """Return the driver that a launch below this root started; ``None`` if it started none.
 
-    After ``None`` it starts nothing any more: a keeper that was about to finds it given up.
+    After ``None`` the launch cannot start one any more: a late wrapper sees that it was given up.
     """
     folder = RunDirectory(root, query_id, launch_id)
     document = folder.read_driver()
@@ -139,7 +139,7 @@ def find(root: Path, query_id: str, launch_id: str) -> LocalDriver | None:
 
 
 def _start_keeper(folder: RunDirectory, order: LaunchRequest, seconds: float) -> None:
-    # -P: what lies in the worker's current folder must not stand in for a module.
+    # -P: files in the worker's current folder must not replace a module.
     argv = [sys.executable, "-P", "-m", _KEEPER, str(folder.path.absolute())]
     with (
         folder.open_keeper_log() as log,
@@ -148,7 +148,7 @@ def _start_keeper(folder: RunDirectory, order: LaunchRequest, seconds: float) ->
         ) as keeper,
     ):
         try:
-            # It ends at once: what goes on is a grandchild in a session of its own.
+            # It ends at once: the process that continues is a grandchild in its own session.
             keeper.communicate(order.dumps().encode(), timeout=seconds)
         except subprocess.TimeoutExpired:
             keeper.kill()
@@ -200,9 +200,9 @@ def _driver(document: Mapping[str, Any], folder: RunDirectory) -> LocalDriver:
 
 
 def _give_up(folder: RunDirectory) -> None:
-    """Leave nothing running that nobody knows of, and no secret.
+    """Leave no untracked process running, and no secret.
 
-    Who is the first to write ``driver.json`` decides: a keeper that is late kills its own driver.
+    The first to write ``driver.json`` decides: a wrapper that is late kills its own driver.
     """
     folder.remove_spec()
     with suppress(OSError):

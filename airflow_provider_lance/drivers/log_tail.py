@@ -17,11 +17,11 @@ _BLOCK = 64 * 1024
 
 
 class LogTail:
-    """What was written to a log since the last look, the newest lines of it.
+    """The lines written to a log since the last reading, limited to the newest.
 
-    Looks from the log's beginning, rotated files included, or from its present end.
+    Reads from the log's beginning, rotated files included, or from its current end.
 
-    :param keep: called with each line in turn; returns what to show of it, ``None`` for nothing.
+    :param keep: called with each line in turn; returns the text to show, ``None`` for none.
     """
 
     def __init__(
@@ -39,17 +39,17 @@ class LogTail:
             self._go_to_end()
 
     def read(self) -> list[str]:
-        """Return the new lines, at most the number asked for.
+        """Return the new lines, up to the maximum number.
 
-        One more line before them counts those that were left out, if any. With ``keep`` the oldest
-        lines are returned, and the count comes after them. A line counts once its end is there; of
-        a long one come its first 2,000 characters. A log that is not there has no lines.
+        One more line before them counts the omitted ones, if any. With ``keep`` the oldest lines
+        are returned, and the count comes after them. A line counts once its end is written; a long
+        line is cut to its first 2,000 characters. A missing log has no lines.
         """
         newest: deque[str | bytes] = deque(maxlen=self._lines)
         count = 0
         with ExitStack() as stack:
             for file, offset in self._files(stack):
-                if offset is None:  # begun anew in place
+                if offset is None:  # truncated in place
                     self._half = b""
                 file.seek(offset or 0)
                 while block := file.read(_BLOCK):
@@ -68,26 +68,26 @@ class LogTail:
         return [*lines, *note] if self._keep else [*note, *lines]
 
     def _take(self, ended: list[bytes], newest: deque[str | bytes]) -> int:
-        """Add lines to the newest; return how many there are to be shown."""
+        """Add lines to the newest; return the number of lines to show."""
         if self._keep is None:
             newest.extend(line[:_LONGEST] for line in ended[-self._lines :])
             return len(ended)
         shown = [said for line in ended if (said := self._keep(_decoded(line[:_LONGEST])))]
-        # What comes first of a chosen few says more than what comes last.
+        # Among selected lines, the first ones say more than the last.
         newest.extend(shown[: self._lines - len(newest)])
         return len(shown)
 
     @property
     def half_line(self) -> str:
-        """Return the beginning of a line whose end was not there at the last look."""
+        """Return the beginning of a line whose end was not written at the last reading."""
         return _decoded(self._half)
 
     def _files(self, stack: ExitStack) -> list[tuple[IO[bytes], int | None]]:
-        """Open what is to be read, the oldest first; with each the offset to read from."""
+        """Open the files to read, oldest first, each with its start offset."""
         found: list[tuple[IO[bytes], int | None]] = []
         seen: set[int] = set()
         number = missing = 0
-        while missing < 2:  # one may be missing just now, in the middle of a rotation
+        while missing < 2:  # one may be missing for a moment, during a rotation
             try:
                 file = stack.enter_context(_opened(self._path, number))
             except OSError:
@@ -98,13 +98,13 @@ class LogTail:
             if status.st_ino == self._inode:
                 found.append((file, self._offset if status.st_size >= self._offset else None))
                 break
-            if status.st_ino not in seen:  # rotated while we look
+            if status.st_ino not in seen:  # rotated during this loop
                 seen.add(status.st_ino)
                 found.append((file, 0))
         return found[::-1]
 
     def _go_to_end(self) -> None:
-        """Stand at the beginning of the last line, if it has not ended; else at the end."""
+        """Move to the beginning of the last line if it has not ended, otherwise to the end."""
         try:
             with open(self._path, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -116,14 +116,14 @@ class LogTail:
 
 
 def last_lines(path: str | Path, count: int) -> list[str]:
-    """Return a log's newest lines, a last one without an end included; empty if there is none."""
+    """Return a log's newest lines, including an unfinished last one; empty if there is no log."""
     tail = LogTail(path, count)
     lines = tail.read()[-count:]
     return [*lines, tail.half_line][-count:] if tail.half_line else lines
 
 
 def end_of_log(path: str | Path, size: int = 256 * 1024) -> str:
-    """Return a log's newest bytes as text, at most so many; empty if there is none."""
+    """Return a log's newest bytes as text, at most ``size``; empty if there is no log."""
     content = b""
     for number in range(2):
         try:

@@ -1,4 +1,4 @@
-"""A driver's output on its way into a log: without secrets, within bounds, never in the way."""
+"""Write a driver's output to a log: without secrets, within a size limit, without blocking."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _BLOCK = 64 * 1024
 class Redactor:
     """Replaces secrets with ``***``, the longest first.
 
-    A secret is also found as JSON and as a URL write it, and one of several lines line by line,
-    for output is looked at by the line. Texts of fewer than 4 characters are left alone: they would
-    make any log unreadable, and guard nothing.
+    A secret is also found in its JSON and URL spellings, and a multi-line one line by line, because
+    output is processed by line. Texts of fewer than 4 characters stay: replacing them would make
+    any log unreadable and protect nothing.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -49,7 +49,7 @@ class Redactor:
         return self.clean(text.encode(errors="surrogateescape")).decode(errors="replace")
 
     def cut(self, content: bytes) -> int:
-        """Return how much of a line's beginning can be cleaned before the rest has come."""
+        """Return how much of a line's beginning can be cleaned before the rest arrives."""
         end = max(0, len(content) - self.longest + 1)
         for found in self._pattern.finditer(content) if self._pattern else ():
             if found.start() < end < found.end():
@@ -58,9 +58,10 @@ class Redactor:
 
 
 class RotatingLog:
-    """A log of at most ``files`` files of ``size`` bytes: ``x.log``, ``x.log.1``, the newest first.
+    """A log of at most ``files`` files of ``size`` bytes: ``x.log``, ``x.log.1``, newest first.
 
-    What cannot be written is dropped, and counted in the log as soon as it takes more.
+    Output that cannot be written is dropped; the log records the dropped amount once it is
+    writable.
     """
 
     def __init__(self, path: Path, size: int = 10 * 1024 * 1024, files: int = 5) -> None:
@@ -69,7 +70,7 @@ class RotatingLog:
         self._written = self._dropped = 0
 
     def write(self, content: bytes) -> None:
-        """Add to the log; raises nothing."""
+        """Append to the log; raises nothing."""
         try:
             self._open()
             if self._written and self._written + len(content) > self._size:
@@ -112,7 +113,7 @@ class RotatingLog:
 
 
 def pump(source: int, log: RotatingLog, redactor: Redactor) -> None:
-    """Copy a pipe into a log until its end, line by line as far as the lines are of sane length."""
+    """Copy a pipe into a log until its end, line by line as long as lines are not too long."""
     rest = b""
     while block := os.read(source, _BLOCK):
         rest += block

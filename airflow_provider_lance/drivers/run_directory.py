@@ -22,21 +22,22 @@ from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["RunDirectory", "forget_old_launches"]
 
-_MOST = 2**31  # of a signal or a status
+_MOST = 2**31  # the largest signal or status
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """Where a launch keeps its files; making one of these touches no disk.
+    """The files of one launch; creating this object touches no disk.
 
-    - ``spec.json``: the job's specification, secrets included; gone once the driver has ended.
-    - ``driver.json``: who runs, as :class:`.process.LocalDriver` reads it, or why nobody does.
-    - ``stop.json``: who asked for the driver's end.
+    - ``spec.json``: the job's specification, secrets included; removed once the driver has ended.
+    - ``driver.json``: the running processes, as :class:`.local.LocalDriver` reads it, or why none
+      runs.
+    - ``stop.json``: who asked the driver to stop.
     - ``exit.json``: ``status`` (negative: ended by that signal) and ``time`` of the driver's end.
-    - ``driver.log``, ``driver.log.1``, …: the driver's output, the newest first.
-    - ``keeper.log``: what the keeper has to say.
+    - ``driver.log``, ``driver.log.1``, …: the driver's output, newest first.
+    - ``keeper.log``: the driver wrapper's own log.
 
     :raises SpecError: an id cannot be a folder's name.
     """
@@ -66,21 +67,21 @@ class RunDirectory:
 
     @property
     def spec_file(self) -> Path:
-        """Return where the job's specification lies until the driver has ended."""
+        """Return the path of the job's specification, which exists until the driver has ended."""
         return self.path / "spec.json"
 
     @property
     def driver_log(self) -> Path:
-        """Return where the driver's output goes."""
+        """Return the path of the driver's output."""
         return self.path / "driver.log"
 
     @property
     def keeper_log(self) -> Path:
-        """Return where the keeper's own words go."""
+        """Return the path of the driver wrapper's own log."""
         return self.path / "keeper.log"
 
     def make(self) -> None:
-        """Make the folder, and those above it that are missing, for this user only.
+        """Create the folder, and missing ones above it, for this user only.
 
         :raises SpecError: this user may not.
         :raises StorageUnavailableError: there is no space.
@@ -93,7 +94,7 @@ class RunDirectory:
     def write_spec(self, text: str) -> Path:
         """Write the job's specification, private from its first byte on; return its path.
 
-        :raises SpecError: there is one already, or this user may not write here.
+        :raises SpecError: it exists already, or this user may not write here.
         :raises StorageUnavailableError: there is no space.
         """
         with self._errors_named():
@@ -106,7 +107,7 @@ class RunDirectory:
         return self.spec_file
 
     def open_keeper_log(self) -> IO[bytes]:
-        """Open the keeper's log to add to it.
+        """Open the driver wrapper's log for appending.
 
         :raises SpecError: this user may not.
         :raises StorageUnavailableError: there is no space.
@@ -116,12 +117,12 @@ class RunDirectory:
             return os.fdopen(os.open(self.keeper_log, flags, 0o600), "ab")
 
     def remove_spec(self) -> None:
-        """Remove the job's specification, if it is there."""
+        """Remove the job's specification, if it exists."""
         with suppress(OSError):
             self.spec_file.unlink()
 
     def publish(self, driver: Mapping[str, Any]) -> bool:
-        """Write ``driver.json``; ``False`` if somebody did before. A reader sees all or nothing.
+        """Write ``driver.json`` atomically; ``False`` if it exists already.
 
         :raises OSError: it cannot be written.
         """
@@ -132,7 +133,7 @@ class RunDirectory:
         return True
 
     def write_stop(self, by: str) -> None:
-        """Note who asks for the driver's end, for the keeper; the last to ask counts.
+        """Record who asks the driver to stop, for the driver wrapper; the last request counts.
 
         :raises OSError: it cannot be written.
         """
@@ -141,23 +142,23 @@ class RunDirectory:
         hidden.rename(self.path / "stop.json")
 
     def read_stop(self) -> str | None:
-        """Return who asked for the driver's end, ``None`` if nobody signed."""
+        """Return who asked the driver to stop, ``None`` if the request was not signed."""
         by = (_read(self.path / "stop.json") or {}).get("by")
         return by if isinstance(by, str) else None
 
     def write_exit(self, status: int) -> None:
-        """Note the driver's end now.
+        """Record the driver's exit status and the current time.
 
         :raises OSError: it cannot be written.
         """
         _write_new(self.path / "exit.json", json.dumps({"status": status, "time": utc_now()}))
 
     def read_driver(self) -> dict[str, Any] | None:
-        """Return who runs, ``None`` while nobody has said so."""
+        """Return the content of ``driver.json``, ``None`` before it is written."""
         return _read(self.path / "driver.json")
 
     def read_exit(self) -> dict[str, Any] | None:
-        """Return the driver's end, ``None`` while none has been noted that can be read."""
+        """Return the driver's recorded exit, ``None`` while there is none that is readable."""
         document = _read(self.path / "exit.json") or {}
         try:
             return document | {"status": whole(document.get("status"), -_MOST, _MOST)}
@@ -180,8 +181,8 @@ class RunDirectory:
 def forget_old_launches(root: Path, query_id: str, keep: int = 20) -> None:
     """Remove the folders of all but a query's newest launches; their names sort by time.
 
-    One whose driver or keeper may still be alive stays, and so does whatever another hand put
-    there. What a driver that was killed left of its specification is removed in every folder.
+    A folder whose driver or wrapper may still be alive stays, and so do files that others put
+    there. The specification that a killed driver left is removed in every folder.
     """
     try:
         found = sorted(os.listdir(root / query_id))
@@ -203,14 +204,14 @@ def _may_run(folder: RunDirectory, document: Mapping[str, Any]) -> bool:
     for name in ("driver", "keeper"):
         with suppress(KeyError, TypeError, ValueError):
             alive = ProcessIdentity.read_json(document[name]).alive()
-            # Of another host only the note of its end tells.
+            # On another host, only the recorded exit shows it.
             if alive or (alive is None and not ended):
                 return True
     return False
 
 
 def _write_new(path: Path, text: str) -> None:
-    """Write a file that was not there, private from its first byte on; whole or not at all."""
+    """Create a file, private from its first byte on; whole or not at all."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -1,1 +1,1 @@
-"""Connections to where Lance datasets lie."""
+"""Connections to the stores that hold Lance datasets."""

@@ -1,4 +1,4 @@
-"""Which errors a retry cannot mend, in Airflow's terms."""
+"""Errors that a retry cannot solve, in Airflow's terms."""
 
 from __future__ import annotations
 

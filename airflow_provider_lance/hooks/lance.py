@@ -1,4 +1,4 @@
-"""Where Lance datasets lie and what opens them: the connection type ``lance``."""
+"""The connection type ``lance``: where Lance datasets are, and the options that open them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from airflow_provider_lance.supervision.driver_reports import report_location
 __all__ = ["LanceHook", "Store"]
 
 # Storage options that say where and how, not who. Every other value is masked in logs: a new kind
-# of key is then hidden until somebody lists it here, not shown until somebody notices.
+# of key is hidden until it is listed here, instead of shown until the leak is noticed.
 _HARMLESS = {
     "account_name",
     "allow_http",
@@ -52,7 +52,7 @@ _NAMES_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 @dataclass(frozen=True)
 class Store:
-    """What a connection says: where relative names and checkpoints lie, and what opens them."""
+    """A connection's content: where relative names and checkpoints are, and what opens them."""
 
     base_uri: str | None = None
     checkpoint_root: str | None = None
@@ -75,10 +75,10 @@ class LanceHook(BaseHook):
 
     The connection's extra holds ``base_uri`` (the folder or bucket path that relative dataset names
     are joined to), ``checkpoint_root`` (the folder below which each query has its checkpoint) and
-    ``storage_options`` (a JSON object, passed to Lance as it is). For S3, login and password are
+    ``storage_options`` (a JSON object, passed to Lance unchanged). For S3, login and password are
     short for ``aws_access_key_id`` and ``aws_secret_access_key``.
 
-    ``lance_default`` need not exist where a dataset is named by an absolute local path.
+    ``lance_default`` need not exist for a dataset given by an absolute local path.
 
     :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
     """
@@ -97,8 +97,8 @@ class LanceHook(BaseHook):
         """
         Read the connection, once.
 
-        :raises SpecError: there is no such connection, it is one of another type, or its extra
-            cannot be read.
+        :raises SpecError: there is no such connection, it has another type, or its extra cannot be
+            read.
         """
         if self.lance_conn_id is None:
             return Store()
@@ -127,15 +127,15 @@ class LanceHook(BaseHook):
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """Return what opens the store, secrets included."""
+        """Return the options that open the store, secrets included."""
         return dict(self.store.storage_options)
 
     def resolve(self, uri: str) -> str:
         """
-        Return an absolute URI: as it is, or joined to the connection's base URI.
+        Return an absolute URI: unchanged, or joined to the connection's base URI.
 
         :raises SpecError: empty, relative without a base URI, leading out of the base URI, or in a
-            store that needs a connection which is not there.
+            store that needs a connection which does not exist.
         """
         name = uri.strip().rstrip("/")
         if not name:
@@ -145,7 +145,7 @@ class LanceHook(BaseHook):
                 place = location(name)
             except ValueError as error:
                 raise SpecError(f"a dataset URI must be {error}, got {shown(uri)}") from None
-            # Of another store, the environment's keys might open a bucket that is not meant.
+            # For another store, the environment's keys might open an unintended bucket.
             if not is_local(place) and self.store.missing:
                 raise self._no_connection()
             return place
@@ -159,14 +159,14 @@ class LanceHook(BaseHook):
                 "absolute URI such as 's3://bucket/table.lance' or '/data/table.lance', or set "
                 "base_uri in a Lance connection"
             )
-        # A store may decode %2e%2e just as it pleases, so it counts as what it stands for.
+        # A store may decode %2e%2e, so it counts as what it stands for.
         if ".." in unquote(name).replace("\\", "/").split("/"):
             raise SpecError(f"{uri!r} leads out of the base URI: '..' is not allowed")
         return f"{base}/{posixpath.normpath(name)}"
 
     def checkpoint_location(self, query_id: str) -> str:
         """
-        Return where a query's checkpoint lies unless it is named: below the checkpoint root.
+        Return the default location of a query's checkpoint: below the checkpoint root.
 
         :raises SpecError: the connection has no checkpoint root, or the query id cannot name a
             folder there.
@@ -193,7 +193,7 @@ class LanceHook(BaseHook):
 
     def open(self, uri: str) -> LanceDatasetPort:
         """
-        Open a dataset at its newest version, to look at it: Lance's caches are kept small.
+        Open a dataset at its newest version for reading: Lance's caches are kept small.
 
         :raises DatasetNotFoundError: there is none.
         :raises StorageUnavailableError: the store did not answer or refused.
@@ -203,11 +203,11 @@ class LanceHook(BaseHook):
         )
 
     def files(self, location: str) -> Files:
-        """Open a location for small files, such as a checkpoint and its neighbours."""
+        """Open a location for small files, such as a checkpoint and its reports."""
         return open_files(self.resolve(location), self.store.storage_options)
 
     def test_connection(self) -> tuple[bool, str]:
-        """Look into the base URI and say what is there, or what is wrong."""
+        """List the base URI and return what is there, or what is wrong."""
         try:
             if self.store.missing:
                 raise self._no_connection()
@@ -237,7 +237,7 @@ def _word(name: str) -> str:
 
 
 def _read(connection: Connection) -> Store:
-    """Turn a connection into what it says; pure."""
+    """Return a connection's content; pure."""
     who = f"connection {connection.conn_id!r}"
     if connection.conn_type != LanceHook.conn_type:
         raise SpecError(

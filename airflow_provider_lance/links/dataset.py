@@ -1,4 +1,4 @@
-"""The dataset that a task writes, where a browser can show it."""
+"""A link to the dataset that a task writes, if a browser can show it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class LanceDatasetLink(BaseOperatorLink):
     name = "Lance dataset"
     xcom_key = "lance_dataset"
 
-    # Asked once more when the task ends, by the process that ran it: the operator still knows.
+    # Called again when the task ends, by the process that ran it: the operator still knows.
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         return str(getattr(operator, "dataset_url", None) or "")
 
 
 def dataset_url(uri: str, endpoint: str | None = None) -> str:
-    """Return where a browser shows a dataset, empty where no console is known.
+    """Return where a browser shows a dataset, empty if no console is known.
 
     A browser refuses to follow a link from a web page to a ``file:`` address.
 

@@ -1,4 +1,4 @@
-"""The Spark UI of the driver that a task started."""
+"""A link to the Spark UI of the driver that a task started."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["SparkUILink", "spark_ui_url"]
 
 
 class SparkUILink(BaseOperatorLink):
-    """Open the driver's Spark UI; it answers while the driver lives."""
+    """Open the driver's Spark UI; it answers while the driver runs."""
 
     name = "Spark UI"
     xcom_key = "lance_spark_ui"
 
-    # Asked once more when the task ends, by the process that ran it: the operator still knows.
+    # Called again when the task ends, by the process that ran it: the operator still knows.
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         return str(getattr(operator, "spark_ui_url", None) or "")
 

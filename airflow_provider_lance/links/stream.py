@@ -1,4 +1,4 @@
-"""The stream's page in Airflow's own web app."""
+"""A link to the stream's page in Airflow's own web app."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class LanceStreamLink(BaseOperatorLink):
     name = "Lance stream"
     xcom_key = "lance_stream_page"
 
-    # Asked once more when the task ends, by the process that ran it: the operator still knows.
+    # Called again when the task ends, by the process that ran it: the operator still knows.
     def get_link(self, operator: BaseOperator, *, ti_key: Any) -> str:
         return str(getattr(operator, "stream_url", None) or "")
 
 
 def stream_url(uri: str, query_id: str, conn_id: str | None) -> str:
-    """Return where a stream's page is, relative to Airflow's address.
+    """Return the address of a stream's page, relative to Airflow's address.
 
     Airflow's web app takes links relative to its base URL, which a worker may not know.
 
@@ -32,9 +32,9 @@ def stream_url(uri: str, query_id: str, conn_id: str | None) -> str:
 
 
 def stream_address(uri: str, query_id: str, conn_id: str | None) -> str:
-    """Return where a stream's page is, relative to the page that lists all streams.
+    """Return the address of a stream's page, relative to the page that lists all streams.
 
-    :param conn_id: ``None`` where no connection is named, empty where none is wanted.
+    :param conn_id: ``None`` if no connection is given, empty if none is to be used.
     """
     named = {} if conn_id is None else {"conn_id": conn_id}
     return f"stream?{urlencode({'uri': uri, 'query': query_id, **named})}"

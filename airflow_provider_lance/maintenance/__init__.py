@@ -1,1 +1,1 @@
-"""Compaction, indices and cleanup: measure a dataset, do what is worth it, measure again."""
+"""Compaction, indices and cleanup: measure a dataset, do what pays off, measure again."""

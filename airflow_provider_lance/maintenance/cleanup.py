@@ -1,8 +1,8 @@
 """Remove old versions, and never the evidence that makes a restart exact.
 
-The one thing a cleanup can take from a stream is the proof of which epochs have landed. So every
-query's watermark is first folded into the config; then the versions to remove are named one by one:
-none above a fold, and none that a stale driver's conflict check may still need.
+A cleanup can take only one thing from a stream: the proof of which epochs have landed. So every
+query's watermark is first folded into the config. Then the versions to remove are listed one by
+one: none above a fold, and none that a stale driver's conflict check may still need.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What to keep. ``older_than`` and ``keep_active`` are seconds, ``rate`` deletions a second."""
+    """What to keep; ``older_than`` and ``keep_active`` in seconds, ``rate`` in deletions/s."""
 
     older_than: int
     retain_versions: int | None = None
@@ -66,9 +66,9 @@ class Cleaned:
 def fold_all(
     port: LanceDatasetPort, backoff: Backoff | None = None
 ) -> tuple[LanceDatasetPort, tuple[str, ...]]:
-    """Fold every query's watermark, in one commit; return the newest version and who was folded.
+    """Fold every query's watermark in one commit; return the newest version and the folded queries.
 
-    :raises HistoryGapError: a query's history has a gap already, and a fold would hide it.
+    :raises HistoryGapError: a query's history already has a gap, which a fold would hide.
     :raises CommitPreemptedError: drivers folded themselves in every one of the attempts.
     """
     for attempt in backoff or Backoff():
@@ -93,9 +93,9 @@ def _folds(port: LanceDatasetPort) -> tuple[dict[str, str | None], tuple[str, ..
         active = state.owner.state is OwnerState.ACTIVE
         watermark = _read(port, state)
         if watermark.may_lack_epochs:
-            continue  # a fold would hide the restore, and the epochs can still be brought back
+            continue  # a fold would hide the restore, and the epochs can still be restored
         if watermark.missing and not active:
-            continue  # the config has all that is known
+            continue  # the config has everything that is known
         if watermark.missing:
             raise HistoryGapError(
                 f"query {query_id!r} of {port.uri}: {watermark.missing} of the versions since "
@@ -103,12 +103,12 @@ def _folds(port: LanceDatasetPort) -> tuple[dict[str, str | None], tuple[str, ..
                 "nothing more is removed. Start its stream, which compares them with Spark's log "
                 "and says what to do"
             )
-        if port.version - state.folded_version > 1:  # the fold's own commit is one
+        if port.version - state.folded_version > 1:  # the fold's own commit counts as one
             done = newest_done(state, watermark)
             folds = fold_updates(
                 query_id, watermark.epoch, port.version, watermark.committed_at, done
             )
-            # What a release folded stays: only how far history was read is new.
+            # What a release folded stays; only how far history was read is new.
             read_to = key("lastEpochVersion", query_id)
             updates |= folds if active else {read_to: folds[read_to]}
             folded.append(query_id)
@@ -116,7 +116,7 @@ def _folds(port: LanceDatasetPort) -> tuple[dict[str, str | None], tuple[str, ..
 
 
 def _read(port: LanceDatasetPort, state: QueryState) -> Watermark:
-    """Read a query's history; a released one's, too: an older version may have been restored."""
+    """Read a query's history, also of a released one: an older version may have been restored."""
     reader = WatermarkReader(port, state.query_id)
     active = state.owner is not None and state.owner.state is OwnerState.ACTIVE
     return reader.at(port) if active else reader.at(port, spark_done=sys.maxsize, to_gap=True)
@@ -130,12 +130,12 @@ def clean_up(
     """Fold, then remove what is old enough.
 
     :raises HistoryGapError, CommitPreemptedError: as :func:`fold_all`.
-    :raises PreconditionError: unverified files are to go while a query has an active owner.
+    :raises PreconditionError: unverified files are to be removed while a query has an active owner.
     :raises StorageUnavailableError: the store did not answer; what was removed stays removed.
     """
     _refuse(port, retention)
     port, folded = fold_all(port)
-    port = port.latest()  # what is removed is decided by the fold that everybody sees
+    port = port.latest()  # the fold that all readers see decides what is removed
     old = _old_versions(port, retention, storage_options)
     if not old and not retention.unverified:
         return Cleaned(older_than=_age(port, retention), folded=folded)
@@ -167,7 +167,7 @@ def explain_cleanup(
     except LANCE_ERRORS as error:
         raise read_error(port.uri, error) from error
     cleaned = _cleaned(plan.stats, _age(port, retention), folded)
-    # Lance spares the newest version, which it is not any more after a fold.
+    # Lance spares the newest version; after a fold, it would no longer be the newest.
     return replace(cleaned, versions=cleaned.versions + (port.version in old))
 
 
@@ -177,7 +177,7 @@ def _old_versions(
     storage_options: Mapping[str, str] | None,
     folded: Collection[str] = (),
 ) -> list[int]:
-    """Return the versions to remove: named one by one, so that nothing else can be meant.
+    """Return the versions to remove, listed one by one, so that no other version is removed.
 
     :param folded: queries that would be folded first.
     """
@@ -194,7 +194,7 @@ def _old_versions(
     )
     before = datetime.now(UTC) - timedelta(seconds=_age(port, retention))
     versions = list_versions(port, storage_options)
-    # A fold that is yet to come is a version, too: the newest.
+    # A fold to come makes one version more: the newest.
     newest = max(1, retention.retain_versions or 1) - (1 if folded else 0)
     kept = {each.number for each in versions[max(0, len(versions) - newest) :]}
     return [
@@ -228,13 +228,13 @@ def _active(port: LanceDatasetPort) -> list[str]:
 
 
 def _age(port: LanceDatasetPort, retention: Retention) -> int:
-    # After a release, too: a driver that hung since before it may still wake up.
+    # After a release too: a driver that hung since before it may still wake up.
     floor = retention.keep_active if query_ids(port.config) else 0
     return max(retention.older_than, floor)
 
 
 def _arguments(retention: Retention, versions: list[int]) -> dict[str, Any]:
-    # Lance refuses an empty list; no version is as old as this, so unverified files only are meant.
+    # Lance refuses an empty list; no version is this old, so only unverified files are removed.
     chosen = {"versions": versions} if versions else {"older_than": timedelta(days=36_500)}
     return {
         **chosen,

@@ -1,8 +1,8 @@
-"""Make few large fragments of many small ones, beside writers, and repeat only what they threw out.
+"""Merge many small fragments into few large ones, beside writers; repeat only what conflicts undid.
 
-A compaction lands beside appends. An upsert or a delete that touched the same fragments throws it
-out, and it them: so fragments that a live upsert works on are left alone, and each task can be
-committed by itself.
+A compaction lands beside appends. It conflicts with an upsert or a delete that touched the same
+fragments, and the one that commits second fails. So fragments that a live upsert touches are left
+alone, and each task can be committed on its own.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _ROUNDS = 5
 _BOUNDS = ("max_source_fragments", "max_source_rows", "max_source_bytes")
 
 Execute = Callable[[LanceDatasetPort, Sequence[Any]], Iterable[Any]]
-"""Runs pylance's compaction tasks of one version and yields their results as they come."""
+"""Runs pylance's compaction tasks of one version and yields their results as they arrive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What became of a compaction.
+    """The result of a compaction.
 
-    ``conflicts`` counts tasks that a writer threw out, ``left`` those that were planned and not
-    done when the time was up or the rounds were over.
+    ``conflicts`` counts tasks that a writer's commit undid, ``left`` those that were planned and
+    not done when the time was up or the rounds were over.
     """
 
     tasks: int = 0
@@ -59,7 +59,7 @@ class Compacted:
     timed_out: bool = False
 
     def with_commit(self, metrics: Any, tasks: int) -> Compacted:
-        """Return this with the metrics of one commit of some tasks."""
+        """Return this with the metrics of one commit of some tasks added."""
         return replace(
             self,
             tasks=self.tasks + tasks,
@@ -77,13 +77,13 @@ def execute_here(port: LanceDatasetPort, tasks: Sequence[Any]) -> Iterator[Any]:
 
 
 def plan_compaction(port: LanceDatasetPort, options: Mapping[str, Any], hot: set[int]) -> list[Any]:
-    """Return pylance's tasks, oldest fragments first, without those that are hot.
+    """Return pylance's tasks, oldest fragments first, without the hot fragments.
 
-    Lance's own bounds (``max_source_fragments`` and its kin) count whole tasks, and a task is a run
-    of neighbours up to the target size: where the first one is over the bound, Lance plans nothing,
-    for ever (seen on pylance 14.0.2). So a task is cut to what fits.
+    Lance's own bounds (``max_source_fragments`` and the like) count whole tasks, and a task is a
+    run of neighbours up to the target size. If the first task exceeds the bound, Lance never plans
+    anything (seen on pylance 14.0.2). So a task is cut to what fits.
 
-    :raises SpecError: an option has a value that pylance does not take.
+    :raises SpecError: an option has a value that pylance does not accept.
     """
     bounds = {name: int(options[name]) for name in _BOUNDS if options.get(name)}
     free = {name: value for name, value in options.items() if name not in _BOUNDS}
@@ -93,7 +93,7 @@ def plan_compaction(port: LanceDatasetPort, options: Mapping[str, Any], hot: set
         return tasks
     taken = _fitting(tasks, bounds)
     everything = {fragment.fragment_id for fragment in port.dataset.get_fragments()}
-    # What is left out stands as a boundary between the others.
+    # An excluded fragment is a boundary between its neighbours.
     return _plan(port, free, everything - taken) if taken else []
 
 
@@ -110,7 +110,7 @@ def _plan(port: LanceDatasetPort, options: Mapping[str, Any], excluded: set[int]
 
 
 def _fitting(tasks: Sequence[Any], bounds: Mapping[str, int]) -> set[int]:
-    """Return the ids of the oldest fragments that are worth a task each and within the bounds."""
+    """Return the ids of the oldest fragments that are worth a task and within the bounds."""
     used: Counter[str] = Counter()
     taken: set[int] = set()
     for task in tasks:
@@ -136,8 +136,8 @@ def _fitting(tasks: Sequence[Any], bounds: Mapping[str, int]) -> set[int]:
 def hot_fragments(port: LanceDatasetPort) -> set[int]:
     """Return the fragments that live upserts have touched since their last fold.
 
-    What was touched in the last epochs is likely to be touched by the next one; compacting it
-    would make the one or the other commit in vain.
+    The next epoch is likely to touch what the last ones touched; if it were compacted, one of the
+    two commits would fail.
     """
     queries = query_ids(port.config)
     versions = [stamp.version for query_id in queries for stamp in _upserts(port, query_id)]
@@ -175,7 +175,7 @@ def compact(
 ) -> Compacted:
     """Compact once, within the bounds that the options give; return what was done.
 
-    :param deadline: a time of :func:`time.monotonic` after which no task is begun.
+    :param deadline: a time of ``time.monotonic`` after which no task is started.
     :param on_progress: called with the tasks done and those planned.
     :raises DatasetNotFoundError: the dataset is gone.
     :raises StorageUnavailableError: the store did not answer. What was committed stays.
@@ -185,11 +185,11 @@ def compact(
         port = port.latest()
         hot = hot_fragments(port)
         tasks = plan_compaction(port, options, hot)
-        if again is not None:  # only what a conflict threw out
+        if again is not None:  # only what a conflict undid
             tasks = [task for task in tasks if again & set(_ids(task))]
         done = replace(done, hot_fragments=len(hot), left=len(tasks))
         if not tasks:
-            gone = None  # another one did it
+            gone = None  # another compaction did it
             break
         results, gone = _run(port, tasks, execute, deadline, on_progress)
         conflicts = done.conflicts
@@ -197,7 +197,7 @@ def compact(
         done, again = _commit(port, results, done, options)
         left = len(tasks) - len(results) + done.conflicts - conflicts
         done = replace(done, left=left, timed_out=_is_past(deadline))
-        if gone:  # plan anew what it was to be part of
+        if gone:  # plan again what it was to be part of
             again |= {fragment for task in tasks for fragment in _ids(task)}
         if not again or done.timed_out:
             break
@@ -213,7 +213,7 @@ def _run(
     deadline: float | None,
     on_progress: Callable[[int, int], None],
 ) -> tuple[list[Any], StorageUnavailableError | None]:
-    """Run tasks; return their results, and what went wrong if a source was not there any more."""
+    """Run tasks; return their results, and the error if a source file no longer existed."""
     results: list[Any] = []
     on_progress(0, len(tasks))
     try:
@@ -224,11 +224,11 @@ def _run(
                 if _is_past(deadline):
                     break
     except OSError as error:
-        # A file that a writer and a cleanup took away meanwhile: what is done counts, and the next
-        # plan will not name it.
+        # A writer and a cleanup removed a file meanwhile: what is done counts, and the next plan
+        # will not include it.
         if "not found:" not in str(error).lower():
             raise read_error(port.uri, error) from error
-        port.latest()  # raises if it is the dataset itself
+        port.latest()  # raises if the dataset itself is gone
         gone = StorageUnavailableError(f"a file of {port.uri} is not there: {error}")
         log.warning("A task's source is gone. error=%s", gone)
         return results, gone
@@ -238,7 +238,7 @@ def _run(
 def _commit(
     port: LanceDatasetPort, results: list[Any], done: Compacted, options: Mapping[str, Any]
 ) -> tuple[Compacted, set[int]]:
-    """Commit results at once, or, after a conflict, one by one; return what was thrown out."""
+    """Commit results together, or one by one after a conflict; return the fragments to redo."""
     lost: set[int] = set()
     if not results:
         return done, lost
@@ -278,12 +278,12 @@ def _commit_some(port: LanceDatasetPort, results: list[Any], options: Mapping[st
 
 
 def _refuse_what_is_gone(port: LanceDatasetPort, results: list[Any]) -> None:
-    """Raise unless all that was rewritten is in the dataset still.
+    """Raise unless all rewritten files are still in the dataset.
 
-    Lance commits the rewrite of a dataset that was dropped and made anew meanwhile, and the new
-    one's data is lost (seen on pylance 14.0.2). Files have random names, so they tell.
+    Lance commits the rewrite of a dataset that was dropped and recreated meanwhile, and the new
+    one's data is lost (seen on pylance 14.0.2). Files have random names, which identify them.
     """
-    # Opened anew: a live handle may show a version of before from its cache.
+    # Open it again: a live handle may show an earlier version from its cache.
     newest = open_dataset(port.uri, port.storage_options)
     if newest.version < port.version:
         raise DatasetNotFoundError(

@@ -1,4 +1,4 @@
-"""A dataset's health in numbers: measured before and after, shown by whoever shows them."""
+"""A dataset's health in numbers, measured before and after a maintenance run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _RAGGED = 0.1
 class DatasetMetrics(JsonRecord):
     """One dataset version in numbers.
 
-    ``ragged_fragments`` have more than a tenth of their rows deleted, which is when Lance rewrites
-    a fragment for that alone.
+    ``ragged_fragments`` have more than a tenth of their rows deleted, which alone makes Lance
+    rewrite a fragment.
 
-    ``bytes`` are those of the files that this version names, ``manifest_bytes`` those of its
-    manifest, ``history_bytes`` those of the manifests of all ``versions``; 0 where the store does
-    not tell. ``uncovered_rows`` are those that some index does not cover.
+    ``bytes`` are those of the files that this version references, ``manifest_bytes`` those of its
+    manifest, ``history_bytes`` those of the manifests of all ``versions``; 0 if the store does not
+    say. ``uncovered_rows`` are those that some index does not cover.
     """
 
     version: int
@@ -72,7 +72,7 @@ def measure(
 
 
 def uncovered_rows(port: LanceDatasetPort) -> dict[str, int]:
-    """Return for each index how many rows it does not cover; Lance's own indices aside."""
+    """Return how many rows each index does not cover, except Lance's own indices."""
     dataset = port.dataset
     try:
         found = {each.name for each in dataset.describe_indices()}
@@ -82,11 +82,11 @@ def uncovered_rows(port: LanceDatasetPort) -> dict[str, int]:
             if not name.startswith("__")
         }
     except LANCE_ERRORS as error:
-        port.latest()  # raises if it is the dataset that is gone
+        port.latest()  # raises if the dataset is gone
         raise read_error(port.uri, error) from error
 
 
 def camel(name: str) -> str:
-    """Return a Python name as JSON spells it."""
+    """Return a Python name in camelCase."""
     head, *tail = name.split("_")
     return head + "".join(part.title() for part in tail)

@@ -1,4 +1,4 @@
-"""Bring new fragments into the indices that a dataset has."""
+"""Add new fragments to the indices of a dataset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 def refresh_indices(port: LanceDatasetPort, backoff: Backoff | None = None) -> dict[str, int]:
     """Cover what the indices do not cover yet; return the rows that each still leaves out.
 
-    :raises CommitPreemptedError: a compaction was in the way in every one of the attempts.
+    :raises CommitPreemptedError: a compaction conflicted in every one of the attempts.
     :raises DatasetNotFoundError: the dataset is gone.
     :raises StorageUnavailableError: the store did not answer.
     """
@@ -31,7 +31,7 @@ def refresh_indices(port: LanceDatasetPort, backoff: Backoff | None = None) -> d
             port.dataset.optimize.optimize_indices(index_names=sorted(open_rows))
         except LANCE_ERRORS as error:
             if not is_conflict(error):
-                port.latest()  # raises if it is the dataset that is gone
+                port.latest()  # raises if the dataset is gone
                 raise read_error(port.uri, error) from error
             attempt.error = CommitPreemptedError(
                 f"the refresh of {sorted(open_rows)} of {port.uri} was preempted: "

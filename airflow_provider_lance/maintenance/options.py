@@ -1,4 +1,4 @@
-"""What a maintenance run may be told, checked before anything is touched."""
+"""The options of a maintenance run, checked before anything is changed."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from airflow_provider_lance.protocol.option_parsers import (
 __all__ = ["KEEP_SECONDS", "MaintenanceOptions", "MaintenanceSpec", "Step"]
 
 KEEP_SECONDS = 600
-"""Versions younger than this are never cleaned up where a stream has written.
+"""Versions younger than this are never cleaned up if a stream has written.
 
-Lance passes over cleaned-up versions when it looks for conflicts, barriers too (seen on pylance
-14.0.2). A driver therefore reopens a handle after 60 s; ten times that covers one that hung.
+Lance ignores cleaned-up versions when it checks for conflicts, barriers included (seen on pylance
+14.0.2). A driver therefore reopens a handle after 60 s; ten times that covers a driver that hung.
 """
 
 _WEEK = 7 * 24 * 3600
 
 
 class Step(StrEnum):
-    """What a run does, in this order."""
+    """The steps of a run, in this order."""
 
     COMPACT = "compact"
     INDEX = "index"
@@ -60,7 +60,8 @@ def _steps(value: Any) -> tuple[Step, ...]:
 def _compaction(value: Any) -> Mapping[str, Any]:
     """Read pylance's own options by the types that it declares for them.
 
-    pylance looks at their values when there is something to compact, which may be weeks later.
+    pylance itself checks their values only when there is something to compact, which may be weeks
+    later.
     """
     from lance.optimize import CompactionOptions
 
@@ -114,17 +115,18 @@ _STORAGE_VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|legacy|stable|next")
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceOptions:
-    """The options, by the names of the job's JSON. Durations are seconds.
+    """The options, by their names in the job's JSON. Durations are seconds.
 
     - ``steps``: which of ``compact``, ``index`` and ``cleanup``.
-    - ``compaction``: pylance's ``CompactionOptions`` as they are; what they leave out comes from
-      the dataset's own ``lance.compaction.*`` settings.
-    - ``deadline``: begin nothing new after so long.
-    - ``minSmallFragments``, ``minUncoveredRows``, ``minOldVersions``: what makes a step worth it.
-    - ``olderThan``, ``retainVersions``, ``deleteRateLimit``: what cleanup removes, and how fast
-      in deletions per second.
-    - ``deleteUnverified``: remove files that no version names, too, however young.
-    - ``dryRun``: say what would be done.
+    - ``compaction``: pylance's ``CompactionOptions`` unchanged; what they omit comes from the
+      dataset's own ``lance.compaction.*`` settings.
+    - ``deadline``: start nothing new after this time.
+    - ``minSmallFragments``, ``minUncoveredRows``, ``minOldVersions``: the minimum for which a step
+      runs.
+    - ``olderThan``, ``retainVersions``, ``deleteRateLimit``: what cleanup removes, and how fast in
+      deletions per second.
+    - ``deleteUnverified``: also remove files that no version references, however young.
+    - ``dryRun``: report what would be done.
     """
 
     steps: tuple[Step, ...] = option(_steps, tuple(Step), name="steps")
@@ -141,9 +143,9 @@ class MaintenanceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Self:
-        """Read options as JSON carries them.
+        """Read options from their JSON object.
 
-        :raises SpecError: unknown name, wrong form, or two that contradict.
+        :raises SpecError: unknown name, wrong form, or contradicting options.
         """
         options = cls(**parsed(cls, given, "maintenance options"))
         for step, names in _BELONG.items():
@@ -165,7 +167,7 @@ class MaintenanceOptions:
         try:
             return whole_text(config.get("lance.compaction.target_rows_per_fragment"), least=1)
         except ValueError:
-            return 1024 * 1024  # as Lance without a setting
+            return 1024 * 1024  # Lance's own default
 
     def to_json(self) -> dict[str, Any]:
         """Return the options as :meth:`parse` reads them."""
@@ -201,7 +203,7 @@ _BELONG = {
 
 @dataclass(frozen=True, kw_only=True)
 class MaintenanceSpec:
-    """One run on one dataset, as a Spark job is told of it."""
+    """One run on one dataset, as a Spark job receives it."""
 
     uri: str = option(location, "", name="uri")
     storage_options: Mapping[str, str] = option(strings, dict, name="storageOptions", secret=True)

@@ -28,8 +28,8 @@ _SHOWN = (
 class Report(JsonRecord):
     """One run.
 
-    ``done`` has the figures of each step that did something, ``skipped`` says of each other one why
-    it was not worth it.
+    ``done`` has the figures of each step that did something; ``skipped`` says why each other step
+    was skipped.
     """
 
     uri: str

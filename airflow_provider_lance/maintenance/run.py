@@ -1,4 +1,4 @@
-"""One maintenance run: measure, decide what is worth it, do it, measure again."""
+"""One maintenance run: measure, decide which steps pay off, run them, measure again."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def maintain(
     execute: Execute = execute_here,
     on_progress: Callable[[int, int], None] = lambda done, tasks: None,
 ) -> Report:
-    """Run the steps that are asked for and worth it.
+    """Run the requested steps that pay off.
 
-    Each step is committed for itself: what one has done stays when a later one fails.
+    Each step is committed on its own: what one has done stays when a later one fails.
 
     :param execute: where compaction tasks run.
-    :raises HistoryGapError: cleanup would take away evidence that is missing in part already.
-    :raises SpecError: unverified files are to go while a query has an active owner.
-    :raises TransientError: writers were in the way again and again, or the store did not answer.
+    :raises HistoryGapError: cleanup would remove evidence that is already incomplete.
+    :raises SpecError: unverified files are to be removed while a query has an active owner.
+    :raises TransientError: writers conflicted repeatedly, or the store did not answer.
     """
     began = time.monotonic()
     with named_panics(port.uri):

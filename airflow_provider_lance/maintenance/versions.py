@@ -1,4 +1,4 @@
-"""The versions that a dataset still has, told from the names of their manifests: one listing."""
+"""The versions that a dataset still has, from the names of their manifests: one listing."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def list_versions(
 ) -> list[Version]:
     """Return the versions in order.
 
-    Their times are the store's own, so that writers with skewed clocks make no version look old.
-    Where pyarrow does not serve the store, each manifest is read instead, for its writer's time.
+    Their times are the store's own, so writers with skewed clocks make no version look old. If
+    pyarrow does not serve the store, each manifest is read instead, for its writer's time.
 
     :raises StorageUnavailableError: the store did not answer.
     """

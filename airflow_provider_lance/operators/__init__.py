@@ -1,1 +1,1 @@
-"""Tasks that run streams."""
+"""Operators that run, stop, maintain and check streams."""

@@ -1,7 +1,7 @@
-"""What a DAG's author wrote, checked while the DAG is parsed, as far as it holds no template.
+"""Checks of an operator's arguments while the DAG is parsed, as far as they hold no template.
 
-The same parsers read the rendered arguments again before anything is launched. What a template
-will fill in stands here as something that offends no rule.
+The same parsers read the rendered arguments again before anything is launched. A value that a
+template will fill in is replaced by one that breaks no rule.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ __all__ = ["check_dataset", "check_stream", "is_mapped", "is_open"]
 _BASE, _CHECKPOINTS = "/template/datasets", "/template/checkpoints"
 _WORD = "template"
 _MODE = ("outputMode", "mergeKeys", "updateAsAppend", "deleteWhen")
-"""While one of them is open, it is not known whether they contradict each other."""
+"""While one of them is a template, it is unknown whether they contradict each other."""
 
 
 def is_open(value: object) -> bool:
-    """Tell whether a value is known at run time only: a template, or another task's result."""
+    """Return whether a value is known at run time only: a template, or another task's result."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value or value.endswith(".sql")
     if isinstance(value, Mapping):
@@ -51,18 +51,18 @@ def is_open(value: object) -> bool:
 
 
 def is_mapped(operator: object) -> bool:
-    """Tell whether an operator is being made from a mapped one, which happens in the task.
+    """Return whether an operator is being made from a mapped one, which happens in the task.
 
-    Its arguments are then read by ``execute``, where an error ends the task without retries.
+    ``execute`` then reads its arguments, and an error there ends the task without retries.
     """
     return bool(getattr(operator, "_BaseOperator__from_mapped", False))
 
 
 def check_dataset(uri: Any, query_id: Any, lance_conn_id: Any) -> tuple[str, str]:
-    """Check a dataset's URI and a query id; return what stands for them.
+    """Check a dataset's URI and a query id; return values, with templates replaced.
 
-    :param query_id: ``None`` stands for the dataset's name.
-    :raises SpecError: one of them is of the wrong form, or a relative name has nothing to join.
+    :param query_id: ``None`` means the dataset's name.
+    :raises SpecError: one of them has the wrong form, or a relative name has no base URI.
     """
     hook = _unread(lance_conn_id)
     place = f"{_BASE}/{_WORD}" if is_open(uri) else hook.resolve(_text(uri, "uri"))
@@ -74,7 +74,7 @@ def check_dataset(uri: Any, query_id: Any, lance_conn_id: Any) -> tuple[str, str
 def check_stream(operator: LanceStreamOperator) -> None:
     """Check a stream operator's arguments as far as they hold no template.
 
-    :raises SpecError: an argument is missing, unknown, of the wrong form, or contradicts another.
+    :raises SpecError: an argument is missing, unknown, has the wrong form, or contradicts another.
     """
     if not isinstance(operator.supervision, Supervision):
         raise SpecError(
@@ -122,7 +122,7 @@ def check_stream(operator: LanceStreamOperator) -> None:
 
 
 def _unread(lance_conn_id: Any) -> LanceHook:
-    """Return a hook of a connection that nobody reads now: it may have all that one can have."""
+    """Return a hook that reads no connection and accepts all that one may contain."""
     hook = LanceHook(None)
     if lance_conn_id is not None:
         hook.store = Store(base_uri=_BASE, checkpoint_root=_CHECKPOINTS)
@@ -130,7 +130,7 @@ def _unread(lance_conn_id: Any) -> LanceHook:
 
 
 def _sink_options(operator: LanceStreamOperator) -> tuple[dict[str, Any], Any]:
-    """Return the sink's options without those that are open, and the output mode."""
+    """Return the sink's options without those that are templates, and the output mode."""
     unknown = is_open(operator.sink_options) and not isinstance(operator.sink_options, Mapping)
     given = spelled(None if unknown else operator.sink_options)
     options, mode = _closed(given, "sink_options"), _or(operator.output_mode, "append")
@@ -158,7 +158,7 @@ def _arguments(arguments: Any) -> Any:
 
 
 def _closed(value: Any, name: str) -> dict[str, Any]:
-    """Return what of a mapping holds no template, with nothing in the place of the rest."""
+    """Return the part of a mapping that holds no template."""
     if is_open(value) and not isinstance(value, Mapping):
         return {}
     return {key: None if is_open(each) else each for key, each in mapping(value, name).items()}

@@ -1,4 +1,4 @@
-"""Where a maintenance run runs: in this worker, or as a Spark job."""
+"""Where a maintenance run executes: in this worker, or as a Spark job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ENDED = "The task was ended; what it had committed stays."
 
 
 class LocalEngine:
-    """Does it all in this process; Lance uses every core."""
+    """Runs everything in this process; Lance uses every core."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
@@ -49,7 +49,7 @@ class LocalEngine:
         return report.to_json()
 
     def kill(self) -> None:
-        """Begin no further task."""
+        """Start no further task."""
         self._killed.set()
 
     def _show_progress(self, done: int, tasks: int) -> None:
@@ -69,12 +69,12 @@ class SparkEngine:
     def run(self, spec: MaintenanceSpec) -> dict[str, Any]:
         """Submit the job, wait, and return its report.
 
-        From a driver in the cluster no report comes back: then ``before`` and ``after`` are this
-        worker's own figures, and ``done`` has only ``spark``.
+        A driver in the cluster returns no report: then ``before`` and ``after`` are this worker's
+        own figures, and ``done`` has only ``spark``.
 
         :raises LanceStreamError: the error that ended the job, as its own class.
-        :raises SpecError: it cannot be submitted like this.
-        :raises TransientError: the job ended without a word.
+        :raises SpecError: it cannot be submitted with these arguments.
+        :raises TransientError: the job ended without a report.
         """
         if self._submission.is_cluster:
             return self._run_elsewhere(spec)
@@ -90,7 +90,7 @@ class SparkEngine:
         return report
 
     def kill(self) -> None:
-        """End the job, wherever it is."""
+        """Kill the job, wherever it runs."""
         self._killed = True
         if self._hook is None:
             return
@@ -98,13 +98,13 @@ class SparkEngine:
             self._hook.on_kill()
         finally:
             process = submit_process(self._hook)
-            # The JVM's child, the driver, would go on alone, and holds the pipe that is read here.
+            # The JVM's child, the driver, would keep running, and holds the pipe that is read here.
             if process and process.returncode is None:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
 
     def _submit(self, spec: MaintenanceSpec, folder: Path, *options: str) -> str | None:
-        """Submit and wait; return what the hook says of a job that failed."""
+        """Submit and wait; return the hook's message for a job that failed."""
         spec_file = folder / "spec.json"
         hook = self._submission.hook(
             spec_file, shipping.build_zip(folder), options=options, attached=True
@@ -115,7 +115,7 @@ class SparkEngine:
         if self._killed:
             raise AirflowException(_ENDED)
         try:
-            # The task's own stdin is its line to Airflow: no child may hold it.
+            # The task's own stdin is its connection to Airflow: no child may hold it.
             hook.submit(
                 str(shipping.application_path("maintain")),
                 stdin=subprocess.DEVNULL,
@@ -153,7 +153,7 @@ class SparkEngine:
         return report.to_json()
 
     def _driver(self) -> str:
-        """Return the cluster's name for the driver, empty if spark-submit did not say it."""
+        """Return the cluster's name for the driver, empty if spark-submit did not print it."""
         known = submitted_driver(self._hook)
         return known.yarn_application or known.pod
 
@@ -173,14 +173,14 @@ def _measure(spec: MaintenanceSpec) -> DatasetMetrics:
 
 
 def _known(report: Mapping[str, Any]) -> Exception:
-    """Return the error that a job left in the place of its report."""
+    """Return the error that a job left instead of its report."""
     known = error_class(str(report["error"]))
     name = "" if known.__name__ == report["error"] else f"{report['error']}: "
     return known(f"{name}{report.get('message')}")
 
 
 def _write_private(path: Path, text: str) -> None:
-    """Write a file that was not there, private from its first byte on."""
+    """Create a file, private from its first byte on."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)

@@ -1,7 +1,7 @@
 """A user's function that builds a streaming DataFrame, and the code shipped for it.
 
-A function is shipped as the module that holds it, or alone, by its own source text. Neither way
-imports the DAG's file in the driver, which has no Airflow on a cluster.
+A function is shipped as the module that holds it, or alone, as its own source text. In both cases
+the driver, which has no Airflow on a cluster, does not import the DAG's file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from airflow_provider_lance.exceptions import SpecError
 __all__ = ["ENTRY", "bound_arguments", "modules_of", "modules_of_function", "without_session"]
 
 ENTRY = "lance_stream_entry:dataframe"
-"""What the driver calls in place of a function that is shipped alone."""
+"""What the driver calls for a function that is shipped alone."""
 
 _ARGUMENTS = "json"
 _CODE = "lance_stream_function"
@@ -40,8 +40,8 @@ def dataframe(spark, arguments):
 def modules_of(dataframe: str | None, py_files: str | None) -> dict[str, bytes]:
     """Return the files of the module that ``module:function`` names, by their names in a zip.
 
-    Only of a module that this process finds and that is not installed, as those of the DAGs folder
-    are; nothing is imported. What ``py_files`` brings is left to it.
+    Only for a module that this process finds and that is not installed, such as those of the DAGs
+    folder; nothing is imported. Modules in ``py_files`` are not included again.
     """
     top = (dataframe or "").partition(":")[0].partition(".")[0]
     given = [Path(each.strip()) for each in (py_files or "").split(",") if each.strip()]
@@ -68,7 +68,7 @@ def modules_of_function(function: Callable[..., Any]) -> dict[str, bytes]:
     """Return the modules that run one function alone, from its own source text.
 
     :raises SpecError: it cannot run alone: it has no source text of its own, or uses names from
-        outside of it.
+        outside.
     """
     node, source = _source_of(function)
     if names := sorted(_names_from_outside(node)):
@@ -85,9 +85,9 @@ def modules_of_function(function: Callable[..., Any]) -> dict[str, bytes]:
 def bound_arguments(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Return a call's arguments as the driver gets them.
+    """Return a call's arguments as the driver receives them.
 
-    :raises SpecError: a value is not of those that JSON can hold.
+    :raises SpecError: JSON cannot hold a value.
     """
     bound = inspect.signature(function).bind(*args, **kwargs)
     kinds = {name: each.kind for name, each in bound.signature.parameters.items()}
@@ -108,7 +108,7 @@ def bound_arguments(
 def without_session(function: Callable[..., Any]) -> inspect.Signature:
     """Return the signature with which a DAG calls a function: without ``spark``.
 
-    :raises SpecError: it is no plain function, or its first parameter is another.
+    :raises SpecError: it is not a plain function, or its first parameter has another name.
     """
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
         raise _cannot(function, "only a function that is defined with def can be shipped")
@@ -131,7 +131,7 @@ def _source_of(function: Callable[..., Any]) -> tuple[ast.FunctionDef, str]:
     except (OSError, TypeError):
         raise _cannot(function, "its source text cannot be found") from None
     indented = text[:1].isspace()
-    whole = f"if True:\n{text}" if indented else text  # texts of many lines keep their indentation
+    whole = f"if True:\n{text}" if indented else text  # multi-line texts keep their indentation
     tree = ast.parse(whole)
     node = next(each for each in ast.walk(tree) if isinstance(each, ast.FunctionDef))
     lines = whole.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno]
@@ -139,7 +139,7 @@ def _source_of(function: Callable[..., Any]) -> tuple[ast.FunctionDef, str]:
 
 
 class _Bare(ast.NodeTransformer):
-    """Takes off what is never evaluated in the driver: annotations, and the outer decorators."""
+    """Removes what the driver never evaluates: annotations, and the outer decorators."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         return ast.arg(arg=node.arg)

@@ -1,6 +1,6 @@
-"""A stream as OpenLineage shows it: source, dataset, versions before and after, rows.
+"""A stream in OpenLineage: source, dataset, versions before and after, rows.
 
-OpenLineage's provider calls these methods where it is installed, and only they import it.
+OpenLineage's provider calls these methods if it is installed; nothing else imports it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _CONTAINERS = {"abfs": "abfss", "abfss": "abfss", "wasbs": "wasbs"}
 
 @dataclass(frozen=True, slots=True)
 class StreamResult:
-    """What is known of a task's stream when it has ended.
+    """The result of a task's stream after its end.
 
-    ``before`` is the dataset's version when the task began, ``None`` where there was no dataset or
-    it could not be read; ``rows`` are those of all drivers of the task try; ``summary`` is the last
-    driver's, where it left one.
+    ``before`` is the dataset's version when the task began, ``None`` if there was no dataset or it
+    could not be read. ``rows`` are those of all drivers of the task try. ``summary`` is the last
+    driver's, if it left one.
     """
 
     before: int | None
@@ -55,7 +55,7 @@ class StreamResult:
 
 @cache
 def is_wanted() -> bool:
-    """Tell whether OpenLineage's provider is installed; imports nothing of it."""
+    """Return whether OpenLineage's provider is installed; imports nothing from it."""
     try:
         return importlib.util.find_spec("airflow.providers.openlineage.extractors") is not None
     except ImportError:
@@ -63,7 +63,7 @@ def is_wanted() -> bool:
 
 
 class StreamLineage:
-    """The methods that OpenLineage's provider looks for on an operator that streams."""
+    """The methods that OpenLineage's provider calls on an operator that streams."""
 
     uri: str
     query_id: str | None
@@ -77,11 +77,11 @@ class StreamLineage:
         return self._lineage(None)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return source and dataset, and what the stream did."""
+        """Return source and dataset, and the stream's result."""
         return self._lineage(self.result)
 
     def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return source and dataset, and what the stream did before it failed."""
+        """Return source and dataset, and the stream's result before it failed."""
         return self._lineage(self.result)
 
     def _lineage(self, result: StreamResult | None) -> OperatorLineage[Any, Any]:
@@ -96,7 +96,7 @@ class StreamLineage:
         )
 
         uri = self.uri
-        with suppress(LanceStreamError):  # the task itself says what is wrong with the connection
+        with suppress(LanceStreamError):  # the task itself reports what is wrong with it
             uri = LanceHook(self.lance_conn_id).resolve(uri)
         summary = dict(result.summary or {}) if result else {}
         after, (namespace, name) = summary.get("version"), file_name(uri)
@@ -122,9 +122,9 @@ class StreamLineage:
 
 
 def source_names(source: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
-    """Yield namespace and name of each dataset that a source reads, as far as its options tell.
+    """Yield namespace and name of each dataset that a source reads, as far as its options say.
 
-    By OpenLineage's naming conventions; a pattern of topics and a user's function name none.
+    By OpenLineage's naming conventions; a topic pattern or a user's function yields none.
     """
     given = source.get("options") if isinstance(source, Mapping) else None
     if not isinstance(source, Mapping) or not isinstance(given, Mapping):
@@ -144,7 +144,7 @@ def source_names(source: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
 def file_name(uri: str) -> tuple[str, str]:
     """Return namespace and name of a file or folder, by OpenLineage's naming conventions.
 
-    A user or password in the URI is left out.
+    A user or password in the URI is omitted.
     """
     try:
         parts = urlsplit(uri)

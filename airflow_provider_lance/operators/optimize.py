@@ -1,4 +1,4 @@
-"""Compact a dataset, bring its indices up to date, remove old versions; beside live streams."""
+"""Compact a dataset, update its indices, remove old versions; safe beside live streams."""
 
 from __future__ import annotations
 
@@ -38,36 +38,36 @@ class LanceOptimizeOperator(BaseOperator):
     """
     Keep a dataset fast and small: compaction, indices, cleanup. Safe beside running streams.
 
-    Compaction puts small fragments together and never conflicts with appends; fragments that a
-    live upsert works on are left alone. Cleanup first folds every query's epoch watermark into the
-    dataset's config and removes nothing that a restart of a stream needs. Clearing the task runs it
-    again. Returns numbers ``before`` and ``after``, what was ``done`` in each step and why a step
-    was ``skipped``. A run that finds nothing worth doing is skipped, with the reason.
+    Compaction merges small fragments and never conflicts with appends; fragments that a live upsert
+    touches are left alone. Cleanup first folds every query's epoch watermark into the dataset's
+    config, and removes nothing that a restart of a stream needs. Clearing the task runs it again.
+    Returns numbers ``before`` and ``after``, what was ``done`` in each step and why a step was
+    ``skipped``. A run without anything worth doing is skipped, with the reason.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI. (templated)
     :param steps: Which of ``compact``, ``index`` and ``cleanup``; all by default. (templated)
     :param compaction: pylance's ``CompactionOptions``: ``target_rows_per_fragment``,
         ``max_source_fragments``, ``max_source_rows``, ``max_source_bytes``, ``defer_index_remap``
-        and the others. What is left out comes from the dataset's own ``lance.compaction.*``
-        settings. (templated)
-    :param min_small_fragments: Compact only if there are so many small fragments.
-    :param min_uncovered_rows: Refresh indices only if some index leaves out so many rows.
-    :param min_old_versions: Clean up only if so many versions can go.
+        and the others. Omitted options come from the dataset's own ``lance.compaction.*`` settings.
+        (templated)
+    :param min_small_fragments: Compact only if there are at least this many small fragments.
+    :param min_uncovered_rows: Refresh indices only if some index omits at least this many rows.
+    :param min_old_versions: Clean up only if at least this many versions can be removed.
     :param older_than: Remove versions older than this; a week by default. While a stream is active,
         those of the last ten minutes stay in any case.
-    :param retain_versions: Keep so many of the newest versions, however old.
+    :param retain_versions: Keep this many of the newest versions, however old.
     :param delete_rate_limit: Deletions per second.
-    :param delete_unverified: Remove files that no version names, too, however young; refused while
-        a stream is active.
-    :param deadline: Begin nothing new after so long; the next run goes on from there.
-    :param dry_run: Say what would be done, and change nothing.
+    :param delete_unverified: Also remove files that no version references, however young; refused
+        while a stream is active.
+    :param deadline: Start nothing new after this time; the next run continues from there.
+    :param dry_run: Report what would be done, and change nothing.
     :param engine: ``local``, in this worker, or ``spark``, where compaction tasks run on executors.
         (templated)
     :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
         (templated)
     :param spark_conn_id: The Spark connection, for engine ``spark``. (templated)
     :param conf: Spark configuration properties; they show on the command line. (templated)
-    :param packages: Maven coordinates to load, with commas between them. (templated)
+    :param packages: Maven coordinates to load, separated by commas. (templated)
     :param spark_submit: Further keyword arguments of ``SparkSubmitHook``. (templated)
     """
 
@@ -161,12 +161,12 @@ class LanceOptimizeOperator(BaseOperator):
         return report
 
     def on_kill(self) -> None:
-        # What a run has committed stays; what it has not is found again by the next one.
+        # What a run has committed stays; the next run finds the rest again.
         if self._running:
             self._running.kill()
 
     def _check_arguments(self) -> None:
-        """Check, when the DAG is parsed, what holds no template."""
+        """Check, when the DAG is parsed, the arguments that hold no template."""
         check_dataset(self.uri, "any", self.lance_conn_id)
         if not any(map(is_open, (self.steps, self.compaction))):
             self._options()

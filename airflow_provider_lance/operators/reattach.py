@@ -1,4 +1,4 @@
-"""Find the driver that an earlier try of a task left."""
+"""Find the driver that an earlier try of a task left running."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find_launch(
 ) -> Launch | None:
     """Return the newest launch of this task instance that may still run.
 
-    Airflow's task state names it; where that is missing, the owner record in the dataset.
+    Airflow's task state names it; if that is missing, the owner record in the dataset.
 
     :param planned: a launch as this try would make it.
     :param root: where drivers of this host keep their logs.
@@ -46,15 +46,15 @@ def find_launch(
         return owner if owner and owner.launch_id != memory.over else None
     if known.driver is not None:
         return known
-    # Noted before its driver was started: the keeper's own note tells whether it was.
+    # Noted before its driver was started: the driver wrapper's own note says whether it was.
     driver = find(root, known.query_id, known.launch_id)
     if driver is None and RunDirectory(root, known.query_id, known.launch_id).path.is_dir():
-        return None  # it was given up before that, here
+        return None  # it was given up before its start, on this host
     return known.found_at(driver)
 
 
 def launch_of_owner(planned: Launch, root: Path, hook: LanceHook) -> Launch | None:
-    """Return the launch that owns the query, if it is one of this task instance and active."""
+    """Return the launch that owns the query, if it is active and belongs to this task instance."""
     try:
         port = hook.open(planned.uri)
     except DatasetNotFoundError:
@@ -75,7 +75,7 @@ def launch_of_owner(planned: Launch, root: Path, hook: LanceHook) -> Launch | No
 
 
 def refuse_query_of_another(planned: Launch, hook: LanceHook) -> None:
-    """Refuse a query id that nobody chose, where another task has run that query before.
+    """Refuse a default query id if another task has run that query before.
 
     Two streams into one dataset would otherwise take turns under the dataset's name, and share a
     checkpoint.
@@ -102,7 +102,7 @@ def refuse_query_of_another(planned: Launch, hook: LanceHook) -> None:
 def recheck_before_restart(
     lost: Launch, task_key: str, hook: LanceHook
 ) -> SupervisionOutcome | None:
-    """Return why no driver must follow a lost one after all, ``None`` if one must."""
+    """Return why no driver may follow a lost one after all, ``None`` if one must."""
     try:
         port = hook.open(lost.uri)
     except DatasetNotFoundError:
@@ -110,26 +110,26 @@ def recheck_before_restart(
     state = decode_query(port.config, lost.query_id, port.version)
     note = _request_to(state, lost.launch_id)
     if note and not stop_has_no_requester(note.by, task_key):
-        # It came when the driver could no longer obey.
+        # The request came when the driver could no longer obey.
         reason = f"asked to by {note.by or 'somebody'} before a new driver was launched"
         return SupervisionOutcome(Action.END, StreamState.STOPPED, reason, asked_by=note.by)
     who = _owned_by_another(state, lost)
     if who and not same_task(who, task_key):
-        # Spark ends whichever of two drivers is late with its log, before the fence does.
+        # Spark ends the driver that is late with its log, before the fence does.
         reason = f"{who} owns the query by now"
         return SupervisionOutcome(Action.END, StreamState.FENCED, reason)
     return None
 
 
 def _request_to(state: QueryState, launch_id: str) -> StopNote | None:
-    """Return the stop request that stands, if it means this launch."""
+    """Return the current stop request, if it means this launch."""
     note, owner = standing_request(state), state.owner
     held = owner.token if owner and owner.driver.launch_id == launch_id else None
     return note if note and note.means(launch_id, held) else None
 
 
 def _owned_by_another(state: QueryState, launch: Launch) -> str:
-    """Return who claimed the query since a launch and has not released it; empty if nobody did."""
+    """Return who claimed the query since a launch and has not released it; empty if none."""
     owner = state.owner
     if owner is None or owner.state is OwnerState.RELEASED:
         return ""

@@ -1,4 +1,4 @@
-"""Check the streams into a dataset, and repair what is provably safe to repair."""
+"""Check the streams into a dataset, and repair only what is provably safe."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ __all__ = ["LanceRecoveryCheckOperator"]
 
 class LanceRecoveryCheckOperator(BaseOperator):
     """
-    Compare a dataset, the checkpoints of its streams and their drivers; say what is wrong.
+    Compare a dataset, the checkpoints of its streams and their drivers; report what is wrong.
 
-    The task fails, without retries, when findings of the severity ``fail_on`` or above are left,
-    and its error says what to type; that a stream is healthy (LS000) fails nothing. The report is
-    the return value, also of a task that fails; the XCom ``message`` is a text for a notifier. Only
-    what ``repair`` names is repaired without asking. Anything else is done only where an argument
-    names the query and the epoch that it is about, and only while that still holds.
+    The task fails, without retries, if findings of the severity ``fail_on`` or above remain, and
+    its error says what to type. The finding that a stream is healthy (LS000) never fails the task.
+    The report is the return value, also of a task that fails; the XCom ``message`` is a text for a
+    notifier. Only what ``repair`` names is repaired without asking. Anything else needs an argument
+    that names the query and its epoch, and is done only while that still holds.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI. (templated)
     :param query_ids: The streaming queries to check; all by default. (templated)
@@ -54,16 +54,16 @@ class LanceRecoveryCheckOperator(BaseOperator):
         into the config) and ``owner`` (release an owner whose driver is proven dead). (templated)
     :param release: Release the owner of the one query in ``query_ids``: ``{"epoch": 41,
         "proven_dead": True}``. ``epoch`` is the epoch watermark that was seen, -1 for none;
-        ``proven_dead`` says that somebody made sure that the driver does not run. (templated)
+        ``proven_dead`` states that a person has verified that the driver does not run. (templated)
     :param resolve_gap: Answer for the one epoch in doubt: ``{"epoch": 42, "landed": True}``;
         ``proven_dead`` as above. (templated)
-    :param resolve_checkpoint: Let the query go on from another checkpoint, in a new generation of
+    :param resolve_checkpoint: Continue the query from another checkpoint, in a new generation of
         epochs: ``{"epoch": 41, "location": "s3://bucket/checkpoints/orders"}``, with the epoch
         watermark that was seen; ``proven_dead`` as above. (templated)
-    :param tolerance: From when on something counts as trouble: ``start``, ``silence`` and ``stall``
-        as ``timedelta`` or seconds; ``small_fragments``, ``versions``, ``uncovered_rows``,
-        ``unfolded`` and ``orphaned_bytes``. (templated)
-    :param orphans: List all data files, to find those that no version names.
+    :param tolerance: The limits from which something counts as a problem: ``start``, ``silence``
+        and ``stall`` as ``timedelta`` or seconds; ``small_fragments``, ``versions``,
+        ``uncovered_rows``, ``unfolded`` and ``orphaned_bytes``. (templated)
+    :param orphans: List all data files, to find those that no version references.
     :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
         (templated)
     """
@@ -144,7 +144,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
                 connection_arguments=self._connection_arguments(),
                 log=self.log,
             )
-            # What was seen is told before anything is changed, and before anything can go wrong.
+            # Report the evidence before anything is changed, and before anything can fail.
             document = self._tell(context, report)
             try:
                 actions = runner.decide()
@@ -163,7 +163,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
         return document
 
     def _check_arguments(self) -> None:
-        """Check, when the DAG is parsed, what holds no template."""
+        """Check, when the DAG is parsed, the arguments that hold no template."""
         if not is_open(self.fail_on):
             parse_severity(self.fail_on)
         if not is_open(self.tolerance):
@@ -196,10 +196,10 @@ class LanceRecoveryCheckOperator(BaseOperator):
         return list(self.query_ids or ())
 
     def _refuse_unknown(self, port: LanceDatasetPort) -> None:
-        """Refuse a misspelt query: of one without a trace nothing bad would ever be found."""
+        """Refuse a misspelt query: without a trace, it would never have a finding."""
         known = find_queries(port)
         unknown = [each for each in self._query_ids() if each not in known]
-        # With its checkpoint named, there is something to compare the dataset with.
+        # With its checkpoint given, there is something to compare the dataset with.
         if unknown and not self.checkpoint_location:
             raise SpecError(
                 f"{port.uri} has no trace of the queries {unknown}; it knows {known}. Correct "
@@ -219,7 +219,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
         )
 
     def _connection_arguments(self) -> str:
-        """Return what a command that is typed needs to reach the store."""
+        """Return the arguments that a typed command needs to reach the store."""
         return f"--conn-id {shlex.quote(self.lance_conn_id)}" if self.lance_conn_id else ""
 
     def _show(self, report: CheckReport) -> None:
@@ -234,7 +234,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
         *,
         refusal: str = "",
     ) -> dict[str, Any]:
-        """Hand the report over, as a failing task can, too; return it."""
+        """Push the report to XCom, which a failing task can do too; return it."""
         document = report.to_json() | {"repaired": [each.to_json() for each in actions]}
         context["ti"].xcom_push("return_value", document)
         context["ti"].xcom_push("message", _message(report, actions, refusal))

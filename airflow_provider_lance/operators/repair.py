@@ -31,7 +31,7 @@ __all__ = ["Outcome", "RepairAction", "RepairRunner"]
 
 
 class Outcome(StrEnum):
-    """How it went."""
+    """The outcome of an action."""
 
     REPAIRED = "Repaired"
     NOTHING = "Nothing to repair"
@@ -40,7 +40,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RepairAction(JsonRecord):
-    """One thing that was done or tried: what the dataset's config said before and after."""
+    """One action that was done or tried: the dataset's config before and after."""
 
     what: str
     query_id: str
@@ -51,7 +51,7 @@ class RepairAction(JsonRecord):
 
 
 class RepairRunner:
-    """Does what a task may do to one dataset; every function it calls looks again by itself."""
+    """Does what a task may do to one dataset; every function it calls checks again by itself."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class RepairRunner:
         }
 
     def decide(self) -> list[RepairAction]:
-        """Do what somebody has decided, naming the epoch.
+        """Do what the request decides, for the epochs that it names.
 
-        :raises TerminalError: it cannot be done, or the query has gone on since.
+        :raises TerminalError: it cannot be done, or the query has advanced since.
         :raises TransientError: the store refused too often.
         """
         request, query_id = self._request, self._request.query_id
@@ -92,7 +92,7 @@ class RepairRunner:
         return []
 
     def repair(self, report: CheckReport) -> list[RepairAction]:
-        """Repair what may be repaired without asking; what proves not to be safe is left as it is.
+        """Repair what may be repaired without asking; leave alone what proves unsafe.
 
         :raises TransientError: the store refused too often.
         """
@@ -128,7 +128,7 @@ class RepairRunner:
         return action
 
     def _standing(self, query_id: str) -> str:
-        """Say how the query stands in the newest version's config."""
+        """Return the query's state in the newest version's config, as text."""
         self._port = self._port.latest()
         state = decode_query(self._port.config, query_id, self._port.version)
         held = f"token {state.owner.token} {state.owner.state.value}" if state.owner else "no owner"
@@ -149,7 +149,7 @@ def _order(finding: Finding) -> int:
 
 
 def _told(action: RepairAction) -> tuple[str, ...]:
-    """Return a deed as a logger takes it."""
+    """Return an action as a logger's arguments."""
     return (
         "%s: %s. repair=%s query_id=%s before=[%s] after=[%s]",
         action.outcome,

@@ -1,4 +1,4 @@
-"""What a recovery task may change: what it repairs without asking, and what somebody said; pure."""
+"""What a recovery task may change: automatic repairs, and explicit decisions; pure."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class GapAnswer:
     landed: bool
     after_version: int
     proven_dead: bool = False
-    """Somebody made sure that no driver of the query is at work."""
+    """A person has verified that no driver of the query runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The owner of a query whose newest epoch is ``epoch`` is to be released."""
+    """Releases the owner of a query whose newest epoch is ``epoch``."""
 
     epoch: int
     proven_dead: bool = False
@@ -47,7 +47,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class NewCheckpoint:
-    """A query whose newest epoch is ``epoch`` goes on from the checkpoint that lies there now."""
+    """Continues a query whose newest epoch is ``epoch`` from the checkpoint that is there now."""
 
     epoch: int
     location: str
@@ -58,8 +58,8 @@ class NewCheckpoint:
 class RepairRequest:
     """Everything that a task may change.
 
-    ``repair`` holds for each query that is checked. The others hold for ``query_id`` alone and name
-    an epoch: they are worth nothing once the query has gone on.
+    ``repair`` applies to each query that is checked. The others apply to ``query_id`` only and name
+    an epoch: they are void once the query has advanced.
     """
 
     repair: frozenset[Repair] = frozenset()
@@ -80,7 +80,7 @@ class RepairRequest:
     ) -> RepairRequest:
         """Read an operator's rendered arguments.
 
-        :raises SpecError: an unknown name, a wrong form, or no single query to act on.
+        :raises SpecError: an unknown name, a wrong form, or not exactly one query to act on.
         """
         given = {
             "release": release,
@@ -109,7 +109,7 @@ class RepairRequest:
 def parse_severity(value: object) -> Severity | None:
     """Return the severity of that name, ``None`` for ``never``.
 
-    :raises SpecError: there is none.
+    :raises SpecError: there is no such severity.
     """
     known = {each.label: each for each in Severity}
     if isinstance(value, Severity):
@@ -123,11 +123,11 @@ def parse_severity(value: object) -> Severity | None:
 
 
 def parse_tolerance(given: object) -> Tolerance:
-    """Return the tolerance with what is given in the place of its defaults.
+    """Return the tolerance with the given values in place of its defaults.
 
     Times may be a ``timedelta`` or seconds.
 
-    :raises SpecError: an unknown name, or no number above 0.
+    :raises SpecError: an unknown name, or not a number above 0.
     """
     usual = Tolerance()
     if given is None:
@@ -199,7 +199,7 @@ def _known(given: object, what: str, names: Sequence[str] | Mapping[str, Any]) -
 
 
 def _epoch(value: Mapping[str, Any], what: str) -> int:
-    """Read the epoch, which a template makes a text of."""
+    """Read the epoch, which a template renders as text."""
     given = value.get("epoch")
     try:
         given = given.strip() if isinstance(given, str) else given
@@ -214,7 +214,7 @@ def _is_dead(value: Mapping[str, Any], what: str) -> bool:
 
 
 def _truth(given: object, what: str) -> bool:
-    """Read true or false, which a template makes a text of."""
+    """Read true or false, which a template renders as text."""
     if isinstance(given, bool):
         return given
     if isinstance(given, str) and given.strip().lower() in ("true", "false"):

@@ -1,4 +1,4 @@
-"""One process's part in a stream's life: find or launch the driver, watch it, end or go on."""
+"""One process's part in a stream's life: find or launch the driver, watch it, end or restart."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 __all__ = ["StreamRun"]
 
 _LAST_SECONDS = 10.0
-"""How long a driver that wrote its summary may take to end; one that hangs then is killed."""
+"""How long a driver may take to end after its summary; one that hangs then is killed."""
 
 _GLANCE_SECONDS = 0.25
-"""How often a waiting task asks this host whether the driver still runs."""
+"""How often a waiting task checks on this host whether the driver still runs."""
 
 
 class StreamRun:
-    """What :class:`.LanceStreamOperator` does in one process, from one call of Airflow's."""
+    """What :class:`.LanceStreamOperator` does in one process, in one call by Airflow."""
 
     def __init__(self, operator: LanceStreamOperator, context: Context) -> None:
         self._operator, self._context = operator, context
@@ -100,7 +100,7 @@ class StreamRun:
         return self._follow(replace(order, launch=launch))
 
     def resume(self, event: dict[str, Any]) -> dict[str, Any]:
-        """Do what the triggerer found to be done: end, or launch a driver."""
+        """Do what the triggerer's outcome says: end, or launch a driver."""
         if "turn" in event:
             return self.begin(Turn.from_json(event["turn"]))
         outcome = SupervisionOutcome.from_json(event["outcome"])
@@ -109,9 +109,9 @@ class StreamRun:
         return self._follow(order, outcome)
 
     def kill(self) -> None:
-        """Ask the driver to stop, within the five seconds that Airflow gives; see to no more.
+        """Ask the driver to stop, within the five seconds that Airflow gives, and return.
 
-        Its keeper kills it after its grace. That it lands each epoch once does not depend on it.
+        Its driver wrapper kills it after its grace. Landing each epoch once does not depend on it.
         """
         self._killed.set()
         if self._launch:
@@ -128,10 +128,10 @@ class StreamRun:
             self._log.info("The driver: %s. where=%s", told, launch.where())
 
     def _await(self, turn: Turn) -> bool:
-        """Return when the turn has come, whether it was waited for; or defer.
+        """Return when the turn has come, and whether it was waited for; or defer.
 
         :raises AirflowTaskTimeout: the task's time was up before.
-        :raises TransientError: the same other one has been waited for too long.
+        :raises TransientError: the same run has been waited for too long.
         """
         waited = bool(turn.waits_for)
         while (turn := take_turn(turn, self._context["ti"], self._hook)).waits_for:
@@ -156,7 +156,7 @@ class StreamRun:
         return spec, submission, plan_launch(spec, fingerprint(spec, submission.to_json()))
 
     def _leave_nothing_behind(self) -> None:
-        """Ask the driver of an earlier try to stop: this try fails, and nobody would watch it."""
+        """Ask an earlier try's driver to stop: this try fails and would leave it unsupervised."""
         earlier = DriverTaskState.of(self._context).launch
         if earlier is not None and earlier.alive() is not False:
             self._end(earlier)
@@ -184,7 +184,7 @@ class StreamRun:
 
     def _start(self, planned: Launch, spec: JobSpec, submission: Submission) -> Launch:
         memory = DriverTaskState.of(self._context)
-        memory.keep(planned)  # before the start: whoever comes after must be able to find it
+        memory.keep(planned)  # before the start: a later try must be able to find it
         self._launch = planned
         try:
             driver = start_driver(spec, submission, driver_root())
@@ -203,7 +203,7 @@ class StreamRun:
         return launch
 
     def _keep(self, memory: DriverTaskState, launch: Launch, *, over: bool = False) -> None:
-        """Note what is better known, and can be found out again if it is not."""
+        """Note updated values, which can be found out again if Airflow does not keep them."""
         try:
             memory.keep(launch, over=over)
         except Exception as error:
@@ -254,9 +254,9 @@ class StreamRun:
                 outcome = None
 
     def _watch(self, order: SupervisionConfig) -> tuple[SupervisionConfig, SupervisionOutcome]:
-        """Watch to the verdict, or, where that holds no worker, until the driver has started."""
+        """Watch until there is an outcome or, if deferrable, until the driver has started."""
         self._launch = order.launch
-        if self._killed.is_set():  # in the moment of its start
+        if self._killed.is_set():  # killed while it started
             self.kill()
         deferrable = self._operator.deferrable
         watch = SupervisionLoop(order, self._log, self._hook)
@@ -268,7 +268,7 @@ class StreamRun:
                 self._pause(outcome.delay)
                 return replace(order, rows=order.rows + watch.rows), outcome
             if deferrable and watch.health and watch.health.state is not StreamState.STARTING:
-                # A back-off, too, is waited for in the triggerer.
+                # A back-off is waited for in the triggerer too.
                 self._operator.defer(
                     trigger=LanceStreamTrigger(order=order.to_json()),
                     method_name="execute_complete",
@@ -296,7 +296,7 @@ class StreamRun:
         return replace(order, restarts=restarts or RestartHistory())
 
     def _pause(self, seconds: float, launch: Launch | None = None) -> None:
-        """Wait; not on, once the launch's process is seen to be gone."""
+        """Wait, and return early once the launch's process has exited."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if self._killed.wait(min(left, _GLANCE_SECONDS)):
@@ -305,7 +305,7 @@ class StreamRun:
                 return
 
     def _version(self, uri: str) -> int | None:
-        """Return the dataset's version, ``None`` where there is none or it cannot be told."""
+        """Return the dataset's version, ``None`` if there is none or it is unreadable."""
         try:
             return self._hook.open(uri).version
         except LanceStreamError:

@@ -35,7 +35,7 @@ def job_spec(
 ) -> JobSpec:
     """Return the specification of a new launch.
 
-    :param named: the sink options that are arguments of their own, by their names in Spark; the
+    :param named: the sink options that have their own arguments, by their names in Spark; the
         dataset's URI is absolute.
     :param further: the rest of :class:`.JobSpec`, by the names of its JSON.
     :raises SpecError: something is missing, unknown, contradicts, or would show a secret.
@@ -66,16 +66,16 @@ def named_options(
         "checkpointLocation": checkpoint_location,
         "outputMode": output_mode,
     }
-    # Only True is said: what is left out may stand in sink_options.
+    # Only True is set: otherwise sink_options may set it.
     return named | ({} if create_if_missing is False else {"createIfMissing": create_if_missing})
 
 
 def spelled(sink_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the sink's options by their names in Spark, however they are spelled.
+    """Return the sink's options by their names in Spark, from either spelling.
 
-    ``merge_keys`` is ``mergeKeys``; a name that is no option stays as it is.
+    ``merge_keys`` is ``mergeKeys``; an unknown name stays unchanged.
 
-    :raises SpecError: no mapping, one option in both spellings, or the store's secrets.
+    :raises SpecError: not a mapping, one option in both spellings, or the store's secrets.
     """
     names = (item.metadata["name"] for item in fields(SinkOptions))
     known = {_snake(name): name for name in names}
@@ -101,7 +101,7 @@ def _snake(name: str) -> str:
 
 
 def default_query_id(uri: str) -> str:
-    """Return the query id of a stream that names none: the dataset's name without ``.lance``.
+    """Return the default query id of a stream: the dataset's name without ``.lance``.
 
     It depends on the dataset alone, so renaming a DAG or a task does not begin a new query.
 
@@ -122,7 +122,7 @@ def fingerprint(spec: JobSpec, submission: Mapping[str, Any]) -> str:
 
     The store's keys do not count: they may change under a running stream.
 
-    :param submission: what is handed to spark-submit besides the specification.
+    :param submission: the arguments of spark-submit besides the specification.
     """
     document = json.loads(spec.dumps())
     for name in ("launchId", "launchedBy"):
@@ -135,7 +135,7 @@ def fingerprint(spec: JobSpec, submission: Mapping[str, Any]) -> str:
 def mapping(value: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
     """Return a copy of an optional mapping.
 
-    :raises SpecError: it is something else.
+    :raises SpecError: it is not a mapping.
     """
     if value is not None and not isinstance(value, Mapping):
         raise SpecError(f"{name} must be a mapping, got {type(value).__name__}")
@@ -145,7 +145,7 @@ def mapping(value: Mapping[str, Any] | None, name: str) -> dict[str, Any]:
 def seconds(value: object, name: str) -> float:
     """Return a duration in seconds.
 
-    :raises SpecError: it is no duration, or not more than nothing.
+    :raises SpecError: it is not a duration, or not above 0.
     """
     if not isinstance(value, timedelta) or value <= timedelta(0):
         raise SpecError(f"{name} must be a timedelta of more than nothing, got {value!r}")

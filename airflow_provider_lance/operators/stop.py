@@ -41,7 +41,7 @@ __all__ = ["LanceStreamStopOperator"]
 
 
 class _UnknownQueryError(SpecError):
-    """The dataset holds no trace of the query."""
+    """The dataset has no trace of the query."""
 
 
 class LanceStreamStopOperator(BaseOperator):
@@ -49,23 +49,23 @@ class LanceStreamStopOperator(BaseOperator):
     Ask a query's driver to stop after its current epoch, and wait until it has.
 
     The request goes through the dataset, so it reaches the driver wherever it runs. A driver that
-    does not stop within its grace is killed, if it runs on this host; else the task fails and says
-    where it is. A query whose driver has ended is stopped already. Returns ``state`` (``released``,
-    ``gone``, ``killed`` or ``none``), ``token``, ``watermark`` and ``version``.
+    does not stop within its grace is killed if it runs on this host; otherwise the task fails and
+    names the driver's host. A query whose driver has ended is already stopped. Returns ``state``
+    (``released``, ``gone``, ``killed`` or ``none``), ``token``, ``watermark`` and ``version``.
 
-    A dataset that does not exist, or that holds no trace of the query, fails the task without
-    retries: a misspelt name would otherwise leave the stream running behind a green task. A stream
-    leaves its first trace with its first rows.
+    A dataset that does not exist, or that has no trace of the query, fails the task without
+    retries: a misspelt name would otherwise leave the stream running behind a successful task. A
+    stream leaves its first trace with its first rows.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI. (templated)
     :param query_id: The streaming query. (templated)
     :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
         (templated)
-    :param on_missing: ``fail``, or ``wait`` for the query's first epoch and stop it then; while the
-        dataset or the query in it is missing. Bounded by ``execution_timeout``.
+    :param on_missing: While the dataset or the query in it is missing: ``fail``, or ``wait`` for
+        the query's first epoch and stop it then. Bounded by ``execution_timeout``.
     :param stop_grace: How long the driver may take for its current epoch.
     :param deferrable: Wait in the triggerer.
-    :param poll_interval: Seconds between two looks at the dataset.
+    :param poll_interval: Seconds between two polls of the dataset.
     """
 
     template_fields: Sequence[str] = ("uri", "query_id", "lance_conn_id")
@@ -134,7 +134,7 @@ class LanceStreamStopOperator(BaseOperator):
             return self._end(stopping, *self._wait(stopping))
 
     def execute_appeared(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Ask the driver of a query that is there now."""
+        """Ask the driver of a query that exists now."""
         with no_retry_if_terminal():
             if event["status"] == "error":
                 raise error_class(event["error"])(event["message"])
@@ -147,7 +147,7 @@ class LanceStreamStopOperator(BaseOperator):
                 raise error_class(event["error"])(event["message"])
             stopping = Stopping.from_json(event.pop("stopping"))
             state = StopState(event.pop("state"))
-            if state is StopState.OVERDUE:  # it may have ended while this task waited its turn
+            if state is StopState.OVERDUE:  # it may have ended while this task was queued
                 return self._end(stopping, *stopping.look(self.hook))
             return self._end(stopping, state, event)
 

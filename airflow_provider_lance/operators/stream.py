@@ -37,46 +37,46 @@ __all__ = ["LanceStreamOperator"]
 
 class LanceStreamOperator(StreamLineage, BaseOperator):
     """
-    Stream from a source into a Lance dataset: all there is and end, or on and on.
+    Stream from a source into a Lance dataset: all available data and end, or continuously.
 
     Rows come from ``source``, with an optional ``sql`` over it, or from ``dataframe``. Each epoch
     lands exactly once. The driver outlives the task's process: a retry, a clear or a restarted
-    worker finds it again. A driver that dies, hangs or fails for a passing reason is replaced; set
-    ``retries`` as well, because Airflow's default is none. Returns the driver's summary; its
-    ``reason`` is ``finished``, ``stopped``, or ``unknown`` where the driver ended well and this
-    worker cannot read the checkpoint's folder.
+    worker finds it again. A driver that dies, hangs or fails for a transient reason is replaced.
+    Set ``retries`` as well, because Airflow's default is none. Returns the driver's summary; its
+    ``reason`` is ``finished``, ``stopped``, or ``unknown`` if the driver ended well and this worker
+    cannot read the checkpoint's folder.
 
     The store's secrets come from the Lance connection and travel in a private file. ``source`` and
     ``arguments`` show in the rendered template: write a secret as ``{{ conn.kafka.password }}``,
     which Airflow masks.
 
-    What holds no template is checked when the DAG is parsed, and all of it before anything is
-    launched.
+    Arguments without a template are checked when the DAG is parsed, and all of them before anything
+    is launched.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI. (templated)
     :param query_id: One stable, globally unique name of the query; by default the dataset's name
         without ``.lance``, for the one stream of a dataset. (templated)
     :param checkpoint_location: Spark's checkpoint, of this query only; absolute. By default the
-        folder of the query's name below the Lance connection's ``checkpoint_root``. (templated)
+        folder with the query's name below the Lance connection's ``checkpoint_root``. (templated)
     :param source: A Spark streaming source: ``format``, and if needed ``options`` and ``schema``.
         (templated)
     :param sql: A query over the view ``source``, or a ``.sql`` file. (templated)
-    :param dataframe: In place of a source, ``module:function`` of (spark, arguments) that returns a
-        streaming DataFrame. A module of the DAGs folder is shipped by itself. (templated)
-    :param arguments: What that function is called with. (templated)
-    :param trigger: ``availableNow``, or an interval such as ``10 seconds`` for a stream that goes
-        on until it is asked to stop. (templated)
+    :param dataframe: Instead of a source, ``module:function`` of (spark, arguments) that returns a
+        streaming DataFrame. A module of the DAGs folder is shipped automatically. (templated)
+    :param arguments: The arguments of that function. (templated)
+    :param trigger: ``availableNow``, or an interval such as ``10 seconds`` for a stream that runs
+        until it is asked to stop. (templated)
     :param output_mode: ``append``, ``complete`` or ``update``. (templated)
     :param sink_options: Further options of the sink, named as in Spark: ``mergeKeys``,
         ``vectorSizes``; ``merge_keys`` is accepted as well. (templated)
-    :param create_if_missing: Make the dataset, with the stream's columns, if there is none.
+    :param create_if_missing: Create the dataset, with the stream's columns, if there is none.
         (templated)
     :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
         ``lance_default`` need not exist for an absolute local path. (templated)
     :param spark_conn_id: The Spark connection. (templated)
     :param conf: Spark configuration properties; they show on the command line. (templated)
-    :param packages: Maven coordinates to load, with commas between them. (templated)
-    :param py_files: Python files and zips for driver and executors, with commas between them.
+    :param packages: Maven coordinates to load, separated by commas. (templated)
+    :param py_files: Python files and zips for driver and executors, separated by commas.
         (templated)
     :param deploy_mode: ``client`` or ``cluster``; by default the Spark connection's. (templated)
     :param spark_submit: Further keyword arguments of ``SparkSubmitHook``. (templated)
@@ -183,7 +183,7 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
             return self._run.begin()
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Go on where the triggerer stopped: end, or launch a new driver and wait again."""
+        """Continue after the triggerer's event: end, or launch a new driver and wait again."""
         with no_retry_if_terminal():
             self._run = StreamRun(self, context)
             return self._run.resume(event)
@@ -202,7 +202,7 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
         if checkpoint is None:
             checkpoint = self.hook.checkpoint_location(query_id)
         elif is_absolute(checkpoint):
-            self.hook.resolve(checkpoint)  # refuses a store whose connection is not there
+            self.hook.resolve(checkpoint)  # refuses a store whose connection does not exist
         return job_spec(
             named=named_options(
                 uri=uri,
@@ -226,14 +226,14 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
 
     @property
     def query_name(self) -> str:
-        """Return the query id: what is given, or else the dataset's name.
+        """Return the query id: the given one, or the dataset's name.
 
         :raises SpecError: none is given, and the dataset's name cannot be one.
         """
         return default_query_id(self.uri) if self.query_id is None else self.query_id
 
     def submission(self) -> Submission:
-        """Return what is handed to spark-submit besides the specification.
+        """Return the arguments of spark-submit besides the specification.
 
         :raises SpecError: an argument is unknown or belongs elsewhere, or the Spark connection is
             missing or cannot run this.
@@ -250,7 +250,7 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
         )
 
     def watch_order(self, launch: Launch, task_key: str, tags: dict[str, str]) -> SupervisionConfig:
-        """Return how a launch is to be watched."""
+        """Return the supervision config of a launch."""
         deadline = self.execution_timeout and datetime.now(UTC) + self.execution_timeout
         return SupervisionConfig(
             launch=launch,

@@ -1,4 +1,4 @@
-"""How a stream's driver is watched, restarted and stopped: one value for all time-outs."""
+"""How a stream's driver is supervised, restarted and stopped: one value for all time-outs."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _MAX_RESTARTS = 5
 @dataclass(frozen=True, kw_only=True)
 class Supervision:
     """
-    The time-outs and restart limits of a stream; checked when it is made. Not templated.
+    The time-outs and restart limits of a stream; checked on creation. Not templated.
 
     One value can serve many streams, for example in a DAG's ``default_args``.
 
-    :param poll_interval: Seconds between two looks at the driver.
+    :param poll_interval: Seconds between two polls of the driver.
     :param start_timeout: How long a driver may take from its launch to its first heartbeat.
-    :param heartbeat_timeout: How long a driver out of sight may be silent.
+    :param heartbeat_timeout: How long a driver whose process is not visible may be silent.
     :param stall_timeout: How long one epoch may be planned and not committed.
     :param stop_grace: How long a driver that was asked to stop may take for its epoch.
     :param max_restarts: Restarts without progress between them, after which the task fails; by
         default 5, and none with ``availableNow``, where Airflow's retries are enough.
     :param restart_delay: The wait before the first restart; it doubles, with jitter.
     :param max_restart_delay: The longest such wait.
-    :param healthy_after: A driver that lived so long counts as progress.
-    :raises SpecError: a duration or a number is of the wrong form or out of range.
+    :param healthy_after: A driver that lived this long counts as progress.
+    :raises SpecError: a duration or a number has the wrong form or is out of range.
     """
 
     poll_interval: float = 5.0
@@ -57,7 +57,7 @@ class Supervision:
         self.policy(bounded=False)
 
     def limits(self) -> Limits:
-        """Return how long something may last before it counts as trouble."""
+        """Return how long something may last before it counts as a problem."""
         return Limits(
             start=seconds(self.start_timeout, "start_timeout"),
             silence=seconds(self.heartbeat_timeout, "heartbeat_timeout"),
@@ -67,7 +67,7 @@ class Supervision:
     def policy(self, *, bounded: bool) -> RestartPolicy:
         """Return when a lost driver is replaced.
 
-        :param bounded: the stream reads all there is and ends.
+        :param bounded: the stream reads all available data and ends.
         """
         most = 0 if bounded else _MAX_RESTARTS
         return RestartPolicy(
@@ -79,9 +79,9 @@ class Supervision:
 
 
 def check_poll_interval(value: object) -> None:
-    """Refuse an interval that is no number of seconds above 0.
+    """Refuse an interval that is not a number of seconds above 0.
 
-    :raises SpecError: as said.
+    :raises SpecError: it is not.
     """
     if type(value) not in (int, float) or not 0 < value <= MOST_SECONDS:  # type: ignore[operator]
         raise SpecError(f"poll_interval must be a number of seconds above 0, got {shown(value)}")

@@ -21,11 +21,12 @@ __all__ = ["emit_events", "task_result"]
 
 
 def task_result(launch: Launch, outcome: SupervisionOutcome, log: Logger) -> dict[str, Any]:
-    """Return a stream's summary, or raise what ended it.
+    """Return a stream's summary, or raise the error that ended it.
 
-    :raises LanceStreamError: what the driver's summary or its log names, as its own class.
+    :raises LanceStreamError: the error that the driver's summary or its log names, as its own
+        class.
     :raises FencedError: another driver owns the query.
-    :raises TransientError: the driver was lost, and was not to be started again.
+    :raises TransientError: the driver was lost, and may not be started again.
     :raises AirflowTaskTimeout: the task's time was up, and the stream was asked to stop.
     """
     if outcome.timed_out:
@@ -95,12 +96,12 @@ _WORDS = {
 def emit_events(
     context: Context, outlets: Sequence[Any], summary: Mapping[str, Any], rows: int
 ) -> None:
-    """Put epoch, version and rows into the event of every Lance asset among a task's outlets.
+    """Add epoch, version and rows to the event of every Lance asset among a task's outlets.
 
-    :param rows: those of all drivers of this task try, as far as they were heard.
+    :param rows: those of all drivers of this task try, as far as they were reported.
     """
     extra = {word: summary[name] for word, name in _WORDS.items() if summary.get(name) is not None}
-    if summary.get("watermark") is not None:  # else nothing was heard of it
+    if summary.get("watermark") is not None:  # otherwise it reported nothing
         extra["rows"] = rows
     for outlet in outlets:
         if isinstance(outlet, Asset) and outlet.uri.startswith("lance:"):

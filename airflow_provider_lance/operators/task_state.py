@@ -1,4 +1,4 @@
-"""What a task instance remembers of its driver from try to try, in Airflow's task state."""
+"""What a task instance keeps about its driver between tries, in Airflow's task state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 _KEY = "lance_stream"
 _RETENTION = timedelta(days=365)
-"""A stream outlives Airflow's default of 30 days; what is forgotten is found by the dataset."""
+"""A stream outlives Airflow's default of 30 days; the dataset finds what the state no longer has.
+"""
 
 
 def task_key(context: Context) -> str:
@@ -37,12 +38,12 @@ class DriverTaskState:
 
     store: Any
     tries: tuple[int, int]
-    """This try's number, and the highest that Airflow would let it reach."""
+    """This try's number, and the highest that Airflow allows."""
     noted: dict[str, Any]
 
     @classmethod
     def of(cls, context: Context) -> Self:
-        """Read what earlier tries noted; nothing where Airflow offers no task state."""
+        """Read what earlier tries noted; nothing if Airflow offers no task state."""
         store = task_store(context)
         ti = context["ti"]
         noted = store.get(_KEY) if store is not None else None
@@ -62,7 +63,7 @@ class DriverTaskState:
 
     @property
     def was_cleared(self) -> bool:
-        """Tell whether a user cleared the task since that launch.
+        """Return whether a user cleared the task since that launch.
 
         A clear raises the highest number of tries, a retry does not (seen in Airflow 3.3).
         """
@@ -70,16 +71,16 @@ class DriverTaskState:
         return number != self.tries[0] and most != self.tries[1]
 
     def keep(self, launch: Launch, *, over: bool = False) -> None:
-        """Note a launch for later tries; ``over`` says that none of them need look for it."""
+        """Note a launch for later tries; ``over`` says that they need not look for it."""
         if self.store is not None:
             note = {"launch": launch.to_json(), "tries": list(self.tries), "over": over}
             self.store.set(_KEY, note, retention=_RETENTION)
 
 
 def _readable(noted: object) -> dict[str, Any]:
-    """Return a note that can be read, or an empty one: what is forgotten is found by the dataset.
+    """Return a readable note, or an empty one: the dataset finds what is missing.
 
-    :param noted: what this version, or another one, kept.
+    :param noted: what this version, or another one, stored.
     """
     if noted is None:
         return {}

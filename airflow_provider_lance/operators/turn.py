@@ -1,4 +1,4 @@
-"""A task's turn among its runs: which one it is, and when the wait for it fails the task."""
+"""A task's turn among its runs: its initial value, and when the wait for it fails the task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["refuse_to_wait", "turn_of"]
 
 
 def turn_of(order: SupervisionConfig, context: Context) -> Turn:
-    """Return the turn of a task that is to launch a driver; nobody was looked at yet."""
+    """Return the turn of a task that is about to launch a driver; no other run was read yet."""
     return Turn(
         task_key=order.task_key,
         rank=_rank(context.get("dag_run")),
@@ -30,7 +30,7 @@ def turn_of(order: SupervisionConfig, context: Context) -> Turn:
 
 
 def _rank(run: Any) -> str:
-    """Return a run's logical date; of one without, when it was to run."""
+    """Return a run's logical date; without one, when it was to run."""
     moment = getattr(run, "logical_date", None) or getattr(run, "run_after", None)
     return moment.isoformat() if moment else ""
 
@@ -39,7 +39,7 @@ def refuse_to_wait(turn: Turn) -> None:
     """Raise if the wait has lasted too long.
 
     :raises AirflowTaskTimeout: the task's time is up.
-    :raises TransientError: the same other one has been waited for a whole day.
+    :raises TransientError: the same run has been waited for a whole day.
     """
     if turn.is_over:
         raise AirflowTaskTimeout(

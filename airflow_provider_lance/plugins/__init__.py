@@ -1,1 +1,1 @@
-"""What extends Airflow itself: the page of streams in its web app."""
+"""Extensions of Airflow itself: the page of streams in its web app."""

@@ -1,4 +1,4 @@
-"""The plugin that puts the page of streams into Airflow's web app."""
+"""The plugin that adds the page of streams to Airflow's web app."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow.plugins_manager import AirflowPlugin
 __all__ = ["LancePlugin"]
 
 _PREFIX = "/lance"
-"""Also in :func:`.links.stream.stream_url`, which no plugin has to import."""
+"""Also in :func:`~airflow_provider_lance.links.stream.stream_url`, which need not import this."""
 
 
 class LancePlugin(AirflowPlugin):
@@ -18,7 +18,7 @@ class LancePlugin(AirflowPlugin):
 
     name = "lance"
 
-    # Relative, so that it holds below any `[api] base_url`; the slash at the end belongs to it.
+    # Relative, so that it works below any `[api] base_url`; the slash at the end is needed.
     external_views = [  # noqa: RUF012
         {
             "name": "Lance streams",
@@ -29,11 +29,11 @@ class LancePlugin(AirflowPlugin):
         }
     ]
 
-    # Every Airflow process loads plugins, and only the API server asks for this: nobody else pays
-    # for FastAPI.
+    # Every Airflow process loads plugins, but only the API server uses this: no other process
+    # imports FastAPI.
     @cached_property
     def fastapi_apps(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """Return the page's application, made when it is first asked for."""
+        """Return the page's application, created on first use."""
         from airflow_provider_lance.plugins.page.app import create_app
 
         return [{"app": create_app(), "url_prefix": _PREFIX, "name": "Lance streams"}]

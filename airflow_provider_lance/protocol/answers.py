@@ -1,4 +1,4 @@
-"""What a user says of epochs that nobody else can tell of; each answer names its epochs."""
+"""The user's answers about epochs in doubt, which nothing else can prove; each names its epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["OnHistoryGap", "OnRestore"]
 
 @dataclass(frozen=True, slots=True)
 class OnHistoryGap:
-    """What the user knows of the one epoch in doubt; by default nothing, and the query stops.
+    """The user's answer about the one epoch in doubt; without one, the query stops.
 
     The answer names the epoch and the fold after which versions are missing. An option that is left
     in place therefore never answers for a later gap: each claim folds, so a second gap about the
@@ -57,9 +57,9 @@ class OnHistoryGap:
 
 @dataclass(frozen=True, slots=True)
 class OnRestore:
-    """The epochs whose loss the user has accepted; by default none, and the query stops.
+    """The epochs whose loss the user has accepted; without an answer, the query stops.
 
-    Naming them makes a forgotten option harmless: it answers for these epochs only.
+    The answer names its epochs, so an option that stays set has no effect on later ones.
     """
 
     first: int = 0
@@ -83,7 +83,7 @@ class OnRestore:
         )
 
     def covers(self, epochs: tuple[int, int]) -> bool:
-        """Tell whether the user has accepted the loss of a span of epochs."""
+        """Return whether the user has accepted the loss of these epochs, first and last."""
         return self.first <= epochs[0] and epochs[1] <= self.last
 
     def __str__(self) -> str:

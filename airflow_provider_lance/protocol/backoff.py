@@ -12,7 +12,7 @@ __all__ = ["Attempt", "Backoff"]
 
 @dataclass(slots=True)
 class Attempt:
-    """One try; whoever makes it notes here what went wrong."""
+    """One attempt; the caller notes here what went wrong."""
 
     number: int = 0
     error: Exception | None = None
@@ -27,9 +27,9 @@ class Backoff:
     longest: float = 2.0
 
     def __iter__(self) -> Iterator[Attempt]:
-        """Yield the attempts, sleeping before every one but the first.
+        """Yield the attempts; sleep before each one but the first.
 
-        :raises Exception: the last attempt's noted error, when there are no attempts left.
+        :raises Exception: the error noted by the last attempt, when no attempts are left.
         """
         attempt, wait = Attempt(), self.first
         for number in range(self.attempts):

@@ -1,8 +1,8 @@
-"""Proof that what a driver's handle shows holds the driver's own epochs.
+"""Proof that the version a driver sees was made from the driver's own epochs.
 
-A dataset can be dropped and recreated, an older version can be restored over the newest, and a
-commit that was paused can land under a version number that a cleanup had freed. Each time a commit
-succeeds on top of something that does not hold what was committed before.
+A dataset can be dropped and recreated. An older version can be restored over the newest. A paused
+commit can land under a version number that a cleanup freed. Each time, a commit succeeds on top of
+a version that lacks earlier epochs.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = ["Chain"]
 
 
 class _Added:
-    """What the newest epoch added: a version that has it was made from that epoch's."""
+    """What the newest epoch added; a version that has it was made from that epoch's version."""
 
     def __init__(self, landed: DatasetPort, base: DatasetPort) -> None:
         self._landed, self._base = landed, base
 
     @cached_property
     def fragment(self) -> object | None:
-        """Return the newest added fragment; only asked for when others have committed."""
+        """Return the newest added fragment; read only after others have committed."""
         return self._landed.added_since(self._base)
 
 
@@ -50,7 +50,7 @@ _Landmark = Literal["folded"] | _Added | None
 
 
 class Known(NamedTuple):
-    """What a driver knew of the dataset at one moment: version, owner, and the last fold."""
+    """What a driver knew of the dataset at one moment: version, owner and last fold."""
 
     version: int
     owner: Owner | None
@@ -67,26 +67,26 @@ class Chain:
         self._claimed = False
         self._layout = view.port.layout
         self.broken = False
-        """Whether a proof has failed: the driver then neither commits nor releases any more."""
+        """Whether a proof has failed; the driver then no longer commits or releases."""
 
     def note_fold(self) -> None:
-        """Remember that the config proves all epochs; called after a claim and after a fold."""
+        """Record that the config proves all epochs; called after a claim and after a fold."""
         self._landmark, self._claimed = _FOLDED, True
         self._fold = self._view.state.folded_version
 
     def note_epoch(self, epoch: Epoch, base: DatasetPort) -> None:
-        """Remember what proves an epoch that has just landed on top of ``base``."""
-        # A complete epoch is strict by itself, and each one replaces the fragments before.
+        """Record what proves an epoch that has just landed on top of ``base``."""
+        # A complete epoch is a strict commit, and each one replaces the fragments before.
         adds = epoch.fragments and epoch.mode is not OutputMode.COMPLETE
         self._landmark = _Added(self._view.port, base) if adds else None
 
     def note_found(self) -> None:
-        """Remember that only history proves an epoch that was found after its answer was lost."""
+        """Record that only history proves an epoch found after its answer was lost."""
         self._landmark = None
 
     @property
     def known(self) -> Known:
-        """Return what a handle that is opened from now on must show."""
+        """Return what every handle opened from now on must show."""
         view = self._view
         fold = max(self._fold, view.state.folded_version)
         return Known(view.port.version, view.owner or view.state.owner, fold)
@@ -111,8 +111,8 @@ class Chain:
             raise self._broken(
                 _dropped(port, f"has no trace of query {view.query_id!r} any more at ")
             )
-        # Each claim folds, so an older owner comes back with an older fold. Otherwise it is another
-        # driver's claim, which hung until the newer ones were cleaned up: this driver is fenced.
+        # Each claim folds, so a restored older owner has an older fold. If the fold is not older,
+        # another driver's claim hung until the newer claims were cleaned up: this driver is fenced.
         older = found.token < held.token or found == held
         if older and seen.folded_version < known.fold:
             raise self._broken(
@@ -127,9 +127,9 @@ class Chain:
             )
 
     def refuse_other(self, landed: DatasetPort) -> None:
-        """Refuse what landed right after the handle's version and lacks its oldest fragment.
+        """Refuse a commit that landed right after the handle's version without its oldest fragment.
 
-        The dataset was dropped then, and another has come as far as the same version; no I/O.
+        The dataset was then dropped, and another one has reached the same version number. No I/O.
 
         :raises DatasetNotFoundError: it is another dataset.
         """
@@ -141,25 +141,25 @@ class Chain:
             raise self._broken(_dropped(landed, f"was at version {view.port.version}, is at "))
 
     def prove(self, *, since: int) -> None:
-        """Prove that the handle's version was made from the one at which it stood before.
+        """Prove that the handle's version was made from the version the handle stood at before.
 
-        :param since: the version at which the driver's epochs were proven last.
+        :param since: the version at which the driver's epochs were last proven.
         :raises DatasetRestoredError: an older version was restored meanwhile.
-        :raises CommitStateUnknownError: it cannot be told, because versions were cleaned up.
+        :raises CommitStateUnknownError: versions were cleaned up, so it cannot be proven.
         """
         view = self._view
         port = view.port
         if not view.policy.chain_proof or view.owner is None or port.version == since:
             return
         if not self._claimed:
-            return  # the claim reads history itself, to its end
+            return  # the claim reads the whole history itself
         if view.state.owner is None or view.state.owner.token > view.owner.token:
-            return  # the newer owner has looked, and this driver commits no more
+            return  # the newer owner checks, and this driver no longer commits
         added = self._landmark.fragment if isinstance(self._landmark, _Added) else None
         if added is not None and port.has_fragment(added):
             return
         if self._landmark is _FOLDED and view.state.owner == view.owner:
-            return  # recognised: the config has this fold, or a later one
+            return  # recognised: the config has this fold or a later one
         for version, properties in versions_of(port, since):
             if properties is None:
                 raise self._broken(
@@ -186,10 +186,10 @@ class Chain:
         self._refuse_beside(since)
 
     def _refuse_beside(self, since: int) -> None:
-        """Refuse if the version after the driver's own was surely not made from it."""
+        """Refuse if the version after the driver's own was certainly not made from it."""
         view, landmark = self._view, self._landmark
         added = landmark.fragment if isinstance(landmark, _Added) else None
-        self._landmark = None  # something has replaced it; from here on, history proves the epoch
+        self._landmark = None  # something replaced it; from here on, history proves the epoch
         following = view.port.at(since + 1) if added is not None else None
         if following and following.is_made_without(added):
             raise self._broken(
@@ -203,24 +203,24 @@ class Chain:
     def refuse_dropped(self) -> None:
         """Refuse a dataset whose files are gone; one request.
 
-        :raises DatasetNotFoundError: the newest version names data files that are not there.
+        :raises DatasetNotFoundError: the newest version references data files that do not exist.
         """
         view = self._view
         if not view.policy.chain_proof or view.port.is_intact():
             return
-        view.reopen()  # a cleanup may have removed what the handle's version names
+        view.reopen()  # a cleanup may have removed what the handle's version references
         if not view.port.is_intact():
             raise self._broken(_overwritten(view.port))
 
     def holds_landed(self, epoch: Epoch, base: DatasetPort) -> bool:
-        """Tell whether an epoch that was sent slowly is part of the newest version.
+        """Return whether an epoch whose commit was slow is part of the newest version.
 
-        Lance links a manifest under the number that was free when it looked. If others took that
-        number while the writer was paused, and a cleanup freed it again, the link succeeds below
+        Lance writes a manifest under the number that was free when it checked. If others took that
+        number while the writer was paused, and a cleanup freed it again, the write succeeds below
         the newest version (seen on pylance 14.0.2).
 
         :raises DatasetRestoredError: an older version was restored over it.
-        :raises CommitStateUnknownError: it cannot be told.
+        :raises CommitStateUnknownError: it cannot be proven.
         """
         view = self._view
         landed = view.port
@@ -270,11 +270,11 @@ class Chain:
     def inspect_landing(self, epoch: Epoch, base: int) -> None:
         """Raise if a commit landed where it should not have.
 
-        Reads the versions that others committed meanwhile, where a newer owner is among them or the
+        Reads the versions that others committed meanwhile, if a newer owner is among them or the
         epoch is an upsert.
 
-        Lance lets an append pass over a changed schema (seen on pylance 14.0.2). A stale append
-        that lands before the newer owner's barrier is in order: that owner sees it.
+        Lance rebases an append over a changed schema (seen on pylance 14.0.2). A stale append that
+        lands before the newer owner's barrier is allowed: that owner sees it.
 
         :raises SchemaMismatchError, FencedError, HistoryGapError: the message names the epoch's
             version.
@@ -314,7 +314,7 @@ class Chain:
 
 
 def _overwritten(port: DatasetPort) -> DatasetNotFoundError:
-    """Name the version that a commit on top of a dropped dataset's manifest has hidden."""
+    """Return the error that names the version hidden by a commit on a dropped dataset."""
     intact = port.newest_intact()
     back = (
         "No version in the store is intact. Start"

@@ -1,11 +1,11 @@
-"""Spark's checkpoint, read without Spark: its id, the epochs planned and the epochs done.
+"""Spark's checkpoint, read without Spark: its id, the planned epochs and the epochs done.
 
-Format seen on Spark 3.5 to 4.3: `metadata` holds ``{"id": …}``, `offsets/N` is written when epoch
-N is planned, `commits/N` after the sink's commit; the newest 100 of each are kept. `offsets/N` has
-a line with its version, a line of JSON whose ``batchTimestampMs`` is the start of the trigger that
-planned N, and one line per source: where epoch N ends in it, ``-`` for a source that has none yet.
-In version 1 sources are told by their order; in version 2 (sources with names, Spark 4.3) each line
-begins with the source's name and a colon, in any order.
+Format seen on Spark 3.5 to 4.3: `metadata` holds ``{"id": …}``. `offsets/N` is written when epoch N
+is planned, `commits/N` after the sink's commit; the newest 100 of each are kept. `offsets/N` has a
+line with its version, a line of JSON whose ``batchTimestampMs`` is the start of the trigger that
+planned N, and one line per source: where epoch N ends in it, ``-`` for a source that has no offset
+yet. In version 1 the order of the lines identifies the sources. In version 2 (named sources, Spark
+4.3) each line begins with the source's name and a colon, in any order.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _LINE_END = re.compile("\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One look at a checkpoint; ``id`` is ``None`` while Spark has not made it yet.
+    """One read of a checkpoint; ``id`` is ``None`` until Spark has created it.
 
-    ``planned_at`` is when the epoch in flight was planned, ISO 8601 in UTC; ``None`` when none is,
-    or when its file does not say. ``ends`` holds the end offsets of the newest two planned epochs,
-    from which Spark goes on, where they were read.
+    ``planned_at`` is when the epoch in flight was planned, ISO 8601 in UTC; ``None`` when no epoch
+    is in flight, or when its file does not say. ``ends`` holds the end offsets of the newest two
+    planned epochs, from which Spark continues, where they were read.
     """
 
     location: str
@@ -72,7 +72,7 @@ class Checkpoint:
 class OffsetLog:
     """Where an epoch ends in each source, by the name of the source's folder in `sources`.
 
-    That is the source's own name where it has one (``named``), and else its position from 0 on.
+    That is the source's own name if it has one (``named``), otherwise its position, counted from 0.
     """
 
     sources: Mapping[str, str]
@@ -80,14 +80,14 @@ class OffsetLog:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return the lines of the file; equal for two files that mean the same."""
+        """Return the lines of the file; two files that mean the same have equal lines."""
         if not self.named:
             return tuple(self.sources.values())
         return tuple(f"{name}:{offset}" for name, offset in sorted(self.sources.items()))
 
 
 def read_checkpoint(location: str, files: Files, *, with_ends: bool = False) -> Checkpoint:
-    """Read a checkpoint's state: two lists and a small read, one more while an epoch is in flight.
+    """Read a checkpoint's state: two lists and a small read; one more with an epoch in flight.
 
     :param with_ends: read the end offsets of the newest two planned epochs too, two small reads.
 
@@ -105,7 +105,7 @@ def read_checkpoint(location: str, files: Files, *, with_ends: bool = False) -> 
 
 
 def _ends(files: Files, epoch_id: int) -> tuple[str, ...] | None:
-    """Read where an epoch ends; a file that is not whole is found by :mod:`.corruption`."""
+    """Read where an epoch ends; :mod:`.checkpoint_corruption` reports a file that is incomplete."""
     try:
         return read_offsets(files, epoch_id) if epoch_id > NO_EPOCH else None
     except (CheckpointCorruptError, ChecksumMismatchError):
@@ -132,17 +132,17 @@ def _newest(files: Files, folder: str) -> int:
 
 
 def epoch_of(name: str) -> int | None:
-    """Return the epoch that a file of `offsets` or `commits` is about, ``None`` if it is none's.
+    """Return the epoch of a file in `offsets` or `commits`, ``None`` for any other name.
 
-    Spark leaves names such as `.5.crc`, `.6.uuid.tmp` and `9.compact` beside the numbers, and
-    others may leave anything.
+    Spark leaves names such as `.5.crc`, `.6.uuid.tmp` and `9.compact` beside the numbers, and other
+    tools may leave any name.
     """
     epoch = int(name) if _NAME.fullmatch(name) else _LARGEST + 1
     return epoch if epoch <= _LARGEST else None
 
 
 def _planned_at(files: Files, epoch_id: int) -> str | None:
-    """Read when an epoch was planned; what cannot be read is no error, no decision hangs on it."""
+    """Read when an epoch was planned; ``None`` if unreadable, since no decision depends on it."""
     try:
         _, meta, *_ = (files.read(f"offsets/{epoch_id}") or b"").split(b"\n")
         moment = datetime.fromtimestamp(json.loads(meta)["batchTimestampMs"] / 1000, UTC)
@@ -157,9 +157,9 @@ def read_offsets(files: Files, epoch_id: int) -> tuple[str, ...] | None:
     """Return where an epoch ends, one text per source; ``None`` if Spark has no such file.
 
     The texts are those of `offsets/N`. In version 2 they begin with the source's name and are
-    sorted, so that two files that mean the same are equal.
+    sorted, so two files that mean the same give equal texts.
 
-    :raises CheckpointCorruptError: the file is not whole, and Spark cannot read it either.
+    :raises CheckpointCorruptError: the file is incomplete, and Spark cannot read it either.
     :raises StorageUnavailableError: the store did not answer or refused.
     """
     log = read_offset_log(files, epoch_id)
@@ -184,11 +184,11 @@ def read_offset_log(files: Files, epoch_id: int) -> OffsetLog | None:
 def parse_offsets(content: bytes) -> OffsetLog:
     """Read an offset file.
 
-    :raises ValueError: it is not one, or not whole; says what is wrong with it.
+    :raises ValueError: it is not an offset file, or is incomplete; the message says why.
     """
     if not content:
         raise ValueError("it is empty")
-    # A UnicodeDecodeError is a ValueError, too. JSON may hold other ends of line than these.
+    # UnicodeDecodeError is a ValueError. Split on Spark's line ends only: JSON may contain others.
     version, *rest = _LINE_END.split(content.decode().removesuffix("\n"))
     if version not in _VERSIONS:
         raise ValueError(f"its first line is {version[:20]!r}, not one of {', '.join(_VERSIONS)}")
@@ -203,14 +203,14 @@ def parse_offsets(content: bytes) -> OffsetLog:
         if not colon:
             raise ValueError(f"the line {line[:40]!r} has no source's name")
         if not offset or offset.startswith(("{", "[", '"')):
-            # A source may write what is no JSON; a text that begins like JSON was cut off.
+            # A source may write text that is not JSON; text that begins like JSON was cut off.
             require_json(offset, f"the offset of source {name!r}")
         sources[name] = offset
     return OffsetLog(sources, named)
 
 
 def require_json(text: str, what: str) -> None:
-    """Raise :class:`ValueError` that says what is no JSON, such as a text that was cut off."""
+    """Raise a ``ValueError`` that names what is not JSON, such as text that was cut off."""
     try:
         json.loads(text)
     except (ValueError, RecursionError) as error:

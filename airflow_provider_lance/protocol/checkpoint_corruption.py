@@ -1,10 +1,10 @@
 """Which corrupt files of a checkpoint can be set aside safely.
 
-What proves it is the base: the newest epoch that is in the dataset or in Spark's commit log.
-`commits/N` is made after the sink's commit, so its name alone proves that epoch N is done. What is
-planned after the base is nowhere but in the checkpoint: set aside, it is planned again from where
-the base ends, and no row is lost or doubled. Where the base ends must be known, so its own files
-cannot be set aside.
+The proof rests on the base: the newest epoch that is in the dataset or in Spark's commit log. Spark
+writes `commits/N` after the sink's commit, so its name alone proves that epoch N is done. What is
+planned after the base exists only in the checkpoint. When it is set aside, Spark plans it again
+from where the base ends, and no row is lost or duplicated. The end of the base must be known, so
+its own files cannot be set aside.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Corruption:
     """The corrupt files of a checkpoint, and what is proven about them.
 
     ``set_aside`` are the paths that Spark can do without, in the order in which they are moved:
-    until the last one is gone, Spark still fails instead of starting from half of it. It is empty
-    where nothing is proven. ``reason`` says why, in either case.
+    until the last one is moved, Spark still fails instead of starting from a partial checkpoint. It
+    is empty if nothing is proven. ``reason`` says why in either case.
     """
 
     files: tuple[CorruptFile, ...]
@@ -49,7 +49,7 @@ class Corruption:
 
 
 def assess(files: Files, checkpoint: Checkpoint, watermark: int) -> Corruption | None:
-    """Look at every file that Spark needs for a start; ``None`` if none is corrupt.
+    """Check every file that Spark needs for a start; ``None`` if none is corrupt.
 
     :param watermark: the newest epoch in the dataset, exact.
     :raises StorageUnavailableError: the store did not answer or refused.
@@ -81,7 +81,7 @@ def refuse_corrupt(
     """Raise if Spark could not start from a checkpoint; call it before Spark tries.
 
     :param watermark: the newest epoch in the dataset, exact.
-    :raises CheckpointCorruptError: says which file it is, and what is safe to do.
+    :raises CheckpointCorruptError: the message names the file and what is safe to do.
     :raises StorageUnavailableError: the store did not answer or refused.
     """
     if not find_corrupt(files, checkpoint):
@@ -138,24 +138,24 @@ WAYS_OUT = (
     "new checkpointLocation once with onCheckpointChange=newGeneration: the source is then read as "
     "its options say, and rows read before are appended again"
 )
-"""What is left to do where nothing is proven."""
+"""The user's options where nothing is proven."""
 
 
 class _NotProvenError(Exception):
-    """Says why the files cannot be set aside."""
+    """The reason why the files cannot be set aside."""
 
 
 class _SourceLog:
-    """The entries of one file source's log, which names the files of each; every file is in one.
+    """The entries of one file source's log; every file of the source is named in one of them.
 
-    From time to time Spark writes one entry that holds all before it, ``N.compact``. Other sources
-    keep files of their own form: of those only an empty one is known to be corrupt.
+    From time to time Spark writes one entry that contains all earlier ones, ``N.compact``. Other
+    sources keep files in their own format: of those, only an empty file is known to be corrupt.
     """
 
     def __init__(self, files: Files, source: str, found: CheckpointReader, end: int | None) -> None:
-        """Read the entries from the newest compact one on.
+        """Read the entries, starting at the newest compact one.
 
-        :param end: the entry that the base ends with; ``None`` if this is no file source's log.
+        :param end: the entry that the base ends with; ``None`` if this is not a file source's log.
         """
         names = files.names(f"sources/{source}")
         numbers = {epoch_of(name.removesuffix(COMPACT)): name for name in names}
@@ -177,9 +177,9 @@ class _SourceLog:
         return f"sources/{self.source}/{self.names.get(number, number)}"
 
     def moves(self, base: int) -> list[str]:
-        """Return the entries that go: from the lowest corrupt one on, the whole ones first.
+        """Return the entries to move: from the lowest corrupt one on, intact ones first.
 
-        :raises _NotProvenError: one of them is of an epoch that is done.
+        :raises _NotProvenError: one of them belongs to an epoch that is done.
         """
         if not self.corrupt:
             return []
@@ -206,14 +206,14 @@ def _moves(
     done: list[int],
     base: int,
 ) -> list[str]:
-    """Return what Spark can do without.
+    """Return the paths that Spark can do without.
 
-    :raises _NotProvenError: something that it needs is corrupt.
+    :raises _NotProvenError: a file that Spark needs is corrupt.
     """
     entries = [path for log in sources for path in log.moves(base)]
     later = [epoch for epoch in planned if epoch > base]
     torn = [epoch for epoch in later if f"offsets/{epoch}" in found.corrupt]
-    # Entries go with the epochs that were planned with them.
+    # Entries are moved with the epochs that they were planned with.
     first = base + 1 if entries else min(torn, default=max(planned, default=0) + 1)
     offsets = [epoch for epoch in later if epoch >= first]
     newest = max((epoch for epoch in planned if epoch < first), default=NO_EPOCH)
@@ -241,7 +241,7 @@ def _moves(
 def _end_in(source: str, logs: dict[int, OffsetLog | None], base: int) -> int | None:
     """Return the entry of a file source's log that an epoch ends with, -1 for none.
 
-    ``None`` if the source is another one, or it cannot be told.
+    ``None`` if the source is not a file source, or if the entry is not known.
     """
     known = {epoch: log.sources.get(source, VOID_OFFSET) for epoch, log in logs.items() if log}
     if all(log_offset(offset) is None for offset in known.values()):

@@ -1,9 +1,9 @@
 """Files of a checkpoint that Spark cannot read.
 
-A crash on a store whose renames are not atomic, or that loses what was not synchronised, leaves
-files empty or cut off. For a start, Spark reads the newest two of `offsets`, the newest of
-`commits`, and the file source's own log, and fails on any of them (seen on Spark 4.3). It passes
-over names that are no numbers.
+A crash on a store whose renames are not atomic, or that loses unsynchronised data, leaves files
+empty or cut off. On start, Spark reads the newest two of `offsets`, the newest of `commits`, and
+the file source's own log, and fails on any of them (seen on Spark 4.3). It ignores names that are
+not numbers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LOG_OFFSET = re.compile(r'\{"logOffset":(-?\d{1,18})\}')
 
 @dataclass(frozen=True, slots=True)
 class CorruptFile:
-    """One file, by its path in the checkpoint, and what is wrong with it."""
+    """One corrupt file, by its path in the checkpoint, and what is wrong with it."""
 
     path: str
     why: str
@@ -52,10 +52,10 @@ class CorruptFile:
 
 
 def find_corrupt(files: Files, checkpoint: Checkpoint) -> tuple[CorruptFile, ...]:
-    """Return which of the files that Spark reads first are corrupt; three to seven small reads.
+    """Return the corrupt ones among the files that Spark reads first; three to seven small reads.
 
-    These are the newest two of `offsets`, the newest of `commits`, and of a file source's log the
-    entry that the newest epoch ends with and the next one.
+    These are the newest two of `offsets`, the newest of `commits`, and from a file source's log the
+    entry that the newest epoch ends with and the one after it.
 
     :raises StorageUnavailableError: the store did not answer or refused.
     """
@@ -71,15 +71,15 @@ def find_corrupt(files: Files, checkpoint: Checkpoint) -> tuple[CorruptFile, ...
 
 
 class CheckpointReader:
-    """Reads files and keeps what is wrong with them, in the order in which they were read."""
+    """Reads files and collects what is wrong with them, in the order of reading."""
 
     def __init__(self, files: Files, *, verify: bool) -> None:
-        """Verify checksums, where the files themselves are read without."""
+        """Read through ``files``; ``verify`` compares checksums, which ``files`` does not."""
         self.corrupt: dict[str, CorruptFile] = {}
         self._files, self._verify = files, verify
 
     def offsets(self, epoch: int) -> OffsetLog | None:
-        """Read where an epoch ends; ``None`` if there is no such file, or it is corrupt."""
+        """Read where an epoch ends; ``None`` if the file is missing or corrupt."""
         path = f"offsets/{epoch}"
         content = self.content(path) if epoch > NO_EPOCH else None
         try:
@@ -101,7 +101,7 @@ class CheckpointReader:
             self._json(path, rest[0], "its second line")
 
     def entry(self, path: str) -> bool | None:
-        """Read an entry of a file source's log; ``None`` if there is none, else if it is whole."""
+        """Read an entry of a file source's log: whether it is intact, ``None`` if it is missing."""
         content = self.content(path)
         if content is None:
             return False if path in self.corrupt else None
@@ -113,12 +113,12 @@ class CheckpointReader:
         return path not in self.corrupt
 
     def either(self, path: str) -> None:
-        """Read an entry of a file source's log, or the compact one of its number."""
+        """Read an entry of a file source's log, or the compact entry with its number."""
         if self.entry(path) is None:
             self.entry(path + COMPACT)
 
     def content(self, path: str) -> bytes | None:
-        """Return a file's content; ``None`` if there is none, or if it is noted as corrupt."""
+        """Return a file's content; ``None`` if it is missing or noted as corrupt."""
         if path in self.corrupt:
             return None
         try:
@@ -133,11 +133,11 @@ class CheckpointReader:
         return None if path in self.corrupt else content
 
     def missing(self, path: str) -> None:
-        """Note a file that should be there."""
+        """Note a file that is missing."""
         self._note(path, "it is missing")
 
     def _agrees(self, path: str, content: bytes) -> bool:
-        """Compare with the checksum that Hadoop keeps beside files of a local disk, if it does."""
+        """Return whether a file matches the checksum that Hadoop keeps for it on a local disk."""
         try:
             sums = self._files.read(checksum_path(path)) or b""
         except ChecksumMismatchError:
@@ -165,7 +165,7 @@ def checksum_path(path: str) -> str:
 
 
 def log_offset(offset: str) -> int | None:
-    """Return the entry that a file source's offset names, ``None`` for another source's."""
+    """Return the entry that a file source's offset names, ``None`` for another kind of source."""
     found = _LOG_OFFSET.fullmatch(offset.replace(" ", ""))
     return int(found[1]) if found else None
 

@@ -1,9 +1,9 @@
-"""The words on disk: manifest config keys and transaction properties, encoded and decoded.
+"""The names on disk: manifest config keys and transaction properties, encoded and decoded.
 
-Nothing else in the package spells these strings. Whoever changes their meaning raises
-:data:`PROTOCOL_VERSION`; a reader refuses a newer one by name. Other tools write into the same
-config, so every value is read strictly: type, range, and its relation to the dataset's version.
-Keys and fields that this version does not know are passed over: a later one may have added them.
+Nothing else in the package spells these strings. A change of their meaning raises
+:data:`PROTOCOL_VERSION`; a reader refuses a newer version by name. Other tools write into the same
+config, so every value is read strictly: type, range, and relation to the dataset's version. Unknown
+keys and fields are ignored: a later version may have added them.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ _DRIVER_WORDS = {
     "pid": "pid",
 }
 _LATER_DRIVER_WORDS = {"start": "start", "launchId": "launch_id", "launchedBy": "launched_by"}
-"""Records that were written before these words read as if they were empty."""
+"""Records written before these fields existed are read as if the fields were empty."""
 
 
 def require_query_id(query_id: object) -> str:
-    """Return the query id, or refuse one that a config key cannot hold.
+    """Return the query id, and refuse one that a config key cannot hold.
 
     :raises SpecError: missing, empty, longer than 128 characters or with other characters than
         letters, digits, ``.``, ``_`` and ``-``.
@@ -107,12 +107,12 @@ def require_query_id(query_id: object) -> str:
 
 
 def key(word: str, query_id: str) -> str:
-    """Return the manifest config key of one word (``lastEpoch``, ``owner``, …) and query."""
+    """Return the manifest config key of one name (``lastEpoch``, ``owner``, …) and query."""
     return f"{_PREFIX}{word}.{query_id}"
 
 
 def query_ids(config: Mapping[str, str]) -> list[str]:
-    """List every query that has a trace in a dataset's config, sorted."""
+    """Return every query that has a trace in a dataset's config, sorted."""
     found = {
         name.removeprefix(f"{_PREFIX}{word}.")
         for name in config
@@ -123,12 +123,12 @@ def query_ids(config: Mapping[str, str]) -> list[str]:
 
 
 def auto_cleanup(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings that make Lance clean old versions up inside anyone's commit."""
+    """Return the settings that make Lance clean up old versions inside any writer's commit."""
     return {name: value for name, value in config.items() if name.startswith("lance.auto_cleanup.")}
 
 
 _pid = partial(whole, most=2**31 - 1)
-"""A pid is a C int wherever Spark runs; a larger one cannot be asked about."""
+"""A pid is a C int wherever Spark runs; no process has a larger one."""
 
 
 def encode_owner(owner: Owner) -> str:
@@ -145,7 +145,7 @@ def encode_owner(owner: Owner) -> str:
     return json.dumps(record, separators=(",", ":"))
 
 
-@lru_cache(maxsize=64)  # it is the same after each of an owner's commits
+@lru_cache(maxsize=64)  # it is the same in each of an owner's commits
 def _decode_owner(text: str, config_key: str) -> Owner:
     origin = _in_config(config_key, put_back(config_key))
     record = origin.read(text, json_object)
@@ -169,7 +169,7 @@ def _in_config(config_key: str, mend: str) -> Origin:
 
 
 def encode_stop(query_id: str, note: StopNote | None) -> dict[str, str | None]:
-    """Return the config updates of a stop request, or those that take one away."""
+    """Return the config updates that write a stop request; ``None`` removes the request."""
     if note is None:
         return {key(_STOP, query_id): None, key(_STOP_NOTE, query_id): None}
     record = {"token": note.token, "launchId": note.launch_id, "by": note.by, "time": note.time}
@@ -180,10 +180,11 @@ def encode_stop(query_id: str, note: StopNote | None) -> dict[str, str | None]:
 
 
 def _decode_stop_note(text: str | None, token: int | None) -> StopNote | None:
-    """Read the note of the stop request that stands.
+    """Read the note of the current stop request.
 
-    One of which any part cannot be read, or that is of another request, is none: ``stop`` alone is
-    a whole request, and whoever sets it by hand need not know of the note.
+    A note that is unreadable in any part, or belongs to another request, counts as missing:
+    ``stop`` alone is a complete request, and a person who sets it by hand may not know about the
+    note.
     """
     if text is None or token is None:
         return None
@@ -209,7 +210,7 @@ def decode_query(config: Mapping[str, str], query_id: str, version: int) -> Quer
     """Read one query's state from the config of one dataset version.
 
     :raises ProtocolVersionError: a value is newer than this package, or no version of it writes
-        such a value; the message names the key and what to type.
+        such a value; the message names the key and the command to type.
     """
     owner_key, epoch_key = key(_OWNER, query_id), key(_LAST_EPOCH, query_id)
     folded_key, time_key = key(_LAST_EPOCH_VERSION, query_id), key(_LAST_EPOCH_TIME, query_id)
@@ -218,10 +219,10 @@ def decode_query(config: Mapping[str, str], query_id: str, version: int) -> Quer
     def value(name: str, parse: Reader, mend: str) -> Any:
         return _in_config(name, mend).read(config[name], parse) if name in config else None
 
-    # The owner first: if that is a newer package's, so is whatever else looks wrong.
+    # The owner first: a newer package's owner explains anything else that looks wrong.
     owner = _decode_owner(config[owner_key], owner_key) if owner_key in config else None
     watermark = value(epoch_key, whole_text, put_back(epoch_key))
-    # History above the dataset's own version would count as read, and an epoch there as missing.
+    # A fold above the dataset's own version would mark unread history as read, and hide its epochs.
     whole_history = remove(folded_key, "all versions that are left are then read for epochs")
     folded = value(folded_key, partial(_version_text, newest=version), whole_history)
     no_time = remove(time_key, "the next fold writes it again")
@@ -258,7 +259,7 @@ def fold_updates(
 ) -> dict[str, str | None]:
     """Return the config updates that fold history up to ``version`` into the watermark.
 
-    :param done: the newest epoch that is done, with rows or without, and where it ends.
+    :param done: the newest epoch that is done, with or without rows, and where it ends.
     """
     return {
         key(_LAST_DONE, query_id): encode_done(done) if done else None,
@@ -300,12 +301,12 @@ _WHOLE_STAMP = {
     "bytes": ("bytes", 0),
     "durationMs": ("duration_ms", -LARGEST - 1),
 }
-"""Whole numbers of a stamp, with the least that each may be. A duration is negative where a wall
-clock was set back during the epoch."""
+"""Integers of a stamp, with the minimum of each. A duration is negative if the wall clock was set
+back during the epoch."""
 
 
 def decode_stamp(properties: Mapping[str, str], query_id: str, version: int) -> EpochStamp | None:
-    """Read the stamp of a version's commit; ``None`` when it carries no epoch of this query.
+    """Read the stamp of a version's commit; ``None`` if the commit carries no epoch of this query.
 
     :raises ProtocolVersionError: the stamp is newer than this package, or no version of it writes
         such a stamp; the message names the property.
@@ -341,7 +342,7 @@ def decode_stamp(properties: Mapping[str, str], query_id: str, version: int) -> 
 
 
 def _committed(stamp: EpochStamp) -> str:
-    """Return when the commit was sent, or refuse a sum of start and duration that is no time."""
+    """Return when the commit was sent; refuse a start and duration that do not add up to a time."""
     try:
         return moment(stamp.committed_at)
     except (OverflowError, ValueError):

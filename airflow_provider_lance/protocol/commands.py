@@ -1,4 +1,4 @@
-"""What to type: the one place where a command is put together."""
+"""Commands for the user to type; the only place where they are built."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def command_line(*words: str, connection_arguments: str = "") -> str:
     """Return a ``lance-stream`` command, quoted for a shell.
 
     :param words: everything after the command's name, not quoted.
-    :param connection_arguments: what is needed to reach the store, such as ``--conn-id
+    :param connection_arguments: the arguments that reach the store, such as ``--conn-id
         lance_default``; quoted.
     """
     return " ".join(filter(None, (shlex.join(["lance-stream", *words]), connection_arguments)))

@@ -1,4 +1,4 @@
-"""What one driver may choose about its commits, and the clock that it counts by."""
+"""What can be configured about one driver's commits, and the clock that measures them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _BOOT = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class Moment(NamedTuple):
     """A moment by two clocks, in seconds.
 
-    `CLOCK_BOOTTIME` counts suspension and cannot be set; the wall clock shows what a hypervisor
-    hides from it, once it was set after a resume.
+    `CLOCK_BOOTTIME` counts suspension and cannot be set. The wall clock shows a pause that a
+    hypervisor hides from it, once the wall clock was set after a resume.
     """
 
     boot: float
     wall: float
 
     def since(self, earlier: Moment) -> float:
-        """Return the seconds since an earlier moment, by the clock that saw more of them."""
+        """Return the seconds since an earlier moment, by the clock that counted more."""
         return max(self.boot - earlier.boot, abs(self.wall - earlier.wall))
 
 
@@ -35,13 +35,13 @@ Clock = Callable[[], Moment]
 
 
 def now() -> Moment:
-    """Return this moment; where the system has no `CLOCK_BOOTTIME`, the monotonic clock stands."""
+    """Return this moment; a system without `CLOCK_BOOTTIME` uses the monotonic clock."""
     return Moment(time.clock_gettime(_BOOT), time.time())
 
 
 @dataclass(frozen=True, slots=True)
 class CommitPolicy:
-    """What a user may choose about commits; the defaults are the protocol's."""
+    """What a user can configure about commits; the defaults are the protocol's."""
 
     watermark_every: int = 10
     new_generation: bool = False
@@ -49,11 +49,11 @@ class CommitPolicy:
     on_restore: OnRestore = OnRestore()
     backoff: Backoff = Backoff()
     fresh_seconds: float = 60.0
-    """How long ago the store may have been looked at; cleanup must keep versions much longer."""
+    """The longest time since the store was last read; cleanup must keep versions much longer."""
     slow_seconds: float = 2.0
-    """A commit that took longer may have landed under a number that a cleanup had freed."""
+    """A commit that took longer may have landed under a number that a cleanup freed."""
     clock: Clock = now
     barrier: bool = True
-    """Off only in the experiment that shows what the barrier is for."""
+    """Off only in the experiment that shows why the barrier is needed."""
     chain_proof: bool = True
-    """Off only in the experiment that shows what the proof of the chain is for."""
+    """Off only in the experiment that shows why the proof of the chain is needed."""

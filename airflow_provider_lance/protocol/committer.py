@@ -1,7 +1,7 @@
 """One driver's part in the protocol: the epochs of one query, committed in numbered steps.
 
-*One look after each doubt*: a commit that did not plainly succeed is searched for in history before
-it is sent again. What makes the driver the owner is in :mod:`.ownership`.
+*After each doubt, look once*: a commit whose outcome is unclear is searched for in history before
+it is sent again. :mod:`.ownership` makes the driver the owner.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Committer:
         look: Callable[[], Checkpoint] | None = None,
         on_step: Callable[[Failpoint], None] = lambda step: None,
     ) -> None:
-        """Do no I/O.
+        """Store the arguments; no I/O.
 
         :param port: a handle at the newest version.
         :param checkpoint: the checkpoint as it was before Spark started.
         :param launch_id: the launch that stop requests may name; empty if it has no name.
-        :param look: reads the checkpoint again, when another driver may have gone on with it.
+        :param look: reads the checkpoint again, when another driver may have continued it.
         :param on_step: called at each :class:`Failpoint`; tests end the process there.
         """
         self.query_id = query_id
@@ -104,38 +104,40 @@ class Committer:
         return self._view.watermark.committed_at
 
     def stop_requested(self, *, poll: bool = False) -> StopNote | None:
-        """Return the request to stop that this driver must obey, ``None`` if there is none.
+        """Return the stop request that this driver must obey, ``None`` if there is none.
 
-        Looks in the handle's own config, without I/O; ``poll=True`` opens the newest version.
-        Before the claim a request for the recorded owner counts, or for the token that this driver
-        would get; one that was there at the start is somebody else's, unless it names this launch.
+        Reads the handle's own config, without I/O; ``poll=True`` opens the newest version. Before
+        the claim, a request counts if it names the recorded owner or the token that this driver
+        would get. A request that existed at the start is meant for another driver, unless it names
+        this launch.
 
-        :raises FencedError: polling showed a newer owner; without, the next commit shows it.
+        :raises FencedError: polling showed a newer owner; without polling, the next commit shows
+            it.
         """
         return self._view.stop_requested(poll=poll)
 
     def prepare(self) -> Watermark:
-        """Look at dataset and checkpoint and refuse what cannot be exact; writes nothing.
+        """Read dataset and checkpoint, and refuse what cannot be exact; writes nothing.
 
-        :raises CheckpointMismatchError: the watermark belongs to another checkpoint, to a newer
-            copy of this one, or the dataset has no trace of the epochs this one committed.
+        :raises CheckpointMismatchError: the watermark belongs to another checkpoint or to a newer
+            copy of this one, or the dataset has no trace of the epochs that this one committed.
         :raises HistoryGapError: the one epoch in doubt may be in a version that was cleaned up.
-        :raises ProtocolVersionError: the dataset speaks a newer protocol or another tool's.
+        :raises ProtocolVersionError: the dataset uses a newer protocol, or another tool's values.
         """
         self._view.prepare()
         return self._view.watermark
 
     def identify(self, driver: Driver) -> None:
-        """Take over what Spark says of the run; the checkpoint's id may only be known now.
+        """Record what Spark says of the run; the checkpoint's id may only be known now.
 
-        :raises CheckpointMismatchError: the id is not the one that was read before the start.
+        :raises CheckpointMismatchError: the id differs from the one that was read before the start.
         """
         self._view.identify(driver)
 
     def decide(self, epoch_id: int) -> Decision:
         """Return what to do with an epoch, as seen from the handle; no I/O.
 
-        :raises TerminalError: the decision ends the query; see :mod:`.refusal`.
+        :raises TerminalError: the decision ends the query; see :mod:`.errors`.
         """
         decision = self._view.decide(epoch_id)
         self._view.refuse(decision)
@@ -144,7 +146,7 @@ class Committer:
         return decision
 
     def claim(self, epoch_id: int) -> None:
-        """Become the owner; called by :meth:`commit` when this driver is not.
+        """Become the owner; :meth:`commit` calls it when this driver is not the owner.
 
         :raises FencedError: another driver claimed in the middle of this claim.
         :raises TransientError: the store refused too often.
@@ -154,35 +156,35 @@ class Committer:
     def take_over(self, driver: Driver) -> Owner | None:
         """Claim from an owner that did not release, before Spark plans an epoch of this run.
 
-        Two drivers of one query write the same log of Spark's, which ends the one that is late with
-        an entry. So beside a busy driver a newcomer would hardly ever come to its first commit.
+        Two drivers of one query write the same Spark log, and the driver that is late with an entry
+        fails. Beside a busy driver, a newcomer would hardly ever reach its first commit.
 
-        :param driver: whatever ``run_id`` and ``checkpoint_id`` it has: the run has no id before it
-            starts, and the checkpoint's is known.
+        :param driver: any ``run_id`` and ``checkpoint_id``: the run has no id before it starts, and
+            the checkpoint's is known.
         :returns: the owner that the query was taken from, ``None`` if there was none to fence.
         :raises TerminalError, TransientError: as :meth:`claim`.
         """
         owner = self._view.state.owner
         if owner is None or owner.state is OwnerState.RELEASED or self._view.starts_generation():
             return None
-        known = owner.driver.checkpoint_id  # any other one was refused
-        unlike = f"starting {uuid4().hex[:8]}"  # two owners must never look the same
+        known = owner.driver.checkpoint_id  # any other id was refused
+        unlike = f"starting {uuid4().hex[:8]}"  # two owners must never be equal
         self._view.identify(replace(driver, run_id=unlike, checkpoint_id=known))
         self.claim(NO_EPOCH)
         return owner
 
     def recheck(self) -> None:
-        """Read the checkpoint again, after the driver before this one has ended.
+        """Read the checkpoint again, after the previous driver has ended.
 
         :raises CheckpointMismatchError, HistoryGapError: as :meth:`prepare`.
         """
         self._view.recheck()
 
     def leave_trace(self, epoch_id: int, ends: EndOffsets | None = None) -> None:
-        """Note an empty epoch as done; claim if the dataset does not know the query yet.
+        """Record an empty epoch as done; claim if the dataset does not know the query yet.
 
-        The first epoch of a query must leave a trace even when it is empty: only then does a
-        `commits/N` in a checkpoint prove that a dataset without one is not the query's.
+        The first epoch of a query must leave a trace even when it is empty. Only then does a
+        `commits/N` in a checkpoint prove that a dataset without a trace is not the query's.
         """
         if self._view.owner is None and not self._view.state.known:
             self.claim(epoch_id)
@@ -192,15 +194,15 @@ class Committer:
         """Make one written epoch visible exactly once.
 
         :raises FencedError: a newer owner holds the query; nothing of this epoch will land.
-        :raises SchemaMismatchError, DatasetNotFoundError: the dataset's schema was changed, or the
-            dataset dropped, under this driver.
+        :raises SchemaMismatchError, DatasetNotFoundError: the dataset's schema changed, or the
+            dataset was dropped, while this driver ran.
         :raises CommitPreemptedError: preempted in every one of the bounded attempts.
-        :raises CommitStateUnknownError: the outcome could not be learned; this driver must end.
+        :raises CommitStateUnknownError: the outcome is not known; this driver must end.
         """
         view = self._view
         if view.owner is None:
             self.claim(epoch.epoch_id)
-        # 1. An epoch that is known is not written again. At the same handle the answer is the same.
+        # 1. A committed epoch is not written again. At the same handle, the answer is the same.
         if self._cleared != (view.port, epoch.epoch_id):
             decision = self.decide(epoch.epoch_id)
             if decision is not Decision.FULL_COMMIT:
@@ -213,7 +215,7 @@ class Committer:
         view.note_done(epoch.epoch_id, epoch.ends)
         self._ownership.since_fold += 1
         self._on_step(Failpoint.COMMIT_LANDED)
-        # 5. Now and then the watermark is folded into the config.
+        # 5. From time to time the watermark is folded into the config.
         if self._ownership.since_fold >= view.fold_every:
             self._ownership.fold()
         self._on_step(Failpoint.COMMIT_FOLDED)
@@ -222,8 +224,9 @@ class Committer:
     def _land(self, epoch: Epoch) -> str:
         """Do steps 2 to 4 of a commit until the epoch has landed; return when it was sent."""
         view = self._view
-        # An append passes over others' commits. The other two must see them: what a compaction
-        # replaced, an upsert from before it would not delete if that compaction was cleaned up.
+        # An append is rebased over others' commits. The other two must see them: an upsert from
+        # before a compaction would not delete what the compaction replaced, if that version was
+        # cleaned up.
         strictly = epoch.mode is not OutputMode.APPEND
         base = view.port.version
         view.refresh(strictly=strictly)
@@ -251,7 +254,7 @@ class Committer:
                 slow = self._ownership.send(change_for(epoch), stamp)
                 view.chain.inspect_landing(epoch, base)
                 if slow and not view.chain.holds_landed(epoch, before):
-                    # It landed beside the chain, where nobody will ever see it.
+                    # It landed beside the chain, where no reader will ever see it.
                     base = self._leave_orphan(epoch.epoch_id, attempt)
                     continue
                 view.chain.note_epoch(epoch, before)
@@ -268,7 +271,7 @@ class Committer:
                 attempt.error = error
                 log.warning("Outcome unknown, looking. epoch=%d error=%s", epoch.epoch_id, error)
                 self._settle()
-            # 4. Whatever went wrong, look for our own epoch before it is sent again.
+            # 4. Whatever went wrong, look for this epoch before it is sent again.
             found = find_epoch(view.port, self.query_id, view.owner, epoch.epoch_id, after=base)
             self._ownership.in_doubt = False
             if found:
@@ -277,7 +280,7 @@ class Committer:
         raise AssertionError("a backoff ends in its last error")
 
     def _leave_orphan(self, epoch_id: int, attempt: Attempt) -> int:
-        """Stand at the newest version, with history folded over the orphan; return the version."""
+        """Move to the newest version, with history folded over the orphan; return the version."""
         view, landed = self._view, self._view.port.version
         attempt.error = CommitPreemptedError(
             f"epoch {epoch_id} landed as version {landed} of {view.port.uri}, a number that a "
@@ -292,8 +295,8 @@ class Committer:
     def _settle(self) -> None:
         """Move to a version behind which the write of unknown outcome can no longer land.
 
-        A late request carries one manifest for one version number, at most the next one after what
-        is newest now; once a barrier has taken that number, the request can only be refused.
+        A late request carries one manifest for one version number, at most the one after the
+        current newest. Once a barrier has taken that number, the request can only be refused.
         """
         self._view.reopen()
         if not self._view.fenced:
@@ -302,9 +305,9 @@ class Committer:
     def release(self) -> bool:
         """End in order: fold the watermark and mark the owner ``released``, in one commit.
 
-        Returns ``False``, and leaves the owner ``active`` for the next claim's barrier, when there
-        is nothing to release, a newer owner is there, or a claim or commit ended in doubt. A stop
-        request that this driver obeyed goes with it.
+        Returns ``False`` and leaves the owner ``active`` for the next claim's barrier if there is
+        nothing to release, a newer owner exists, or a claim or commit ended in doubt. A stop
+        request that this driver obeyed is removed in the same commit.
 
         :raises StorageUnavailableError: the store did not answer.
         """

@@ -1,4 +1,4 @@
-"""Lance behind the port: open a dataset, commit to it; pylance's errors become ours."""
+"""Lance behind the port: open a dataset, commit to it; pylance's errors become this package's."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ __all__ = [
 ]
 
 CACHE_BYTES = 256 * 1024 * 1024
-"""What Lance may keep in memory for one dataset that is written."""
+"""The memory that Lance may use for one dataset that is written."""
 
 LOOK_CACHE_BYTES = 2 * 1024 * 1024
-"""The same for a dataset that is only looked at: a triggerer may hold a hundred of them."""
+"""The same for a dataset that is only read: a triggerer may hold a hundred of them."""
 
 _METADATA_SHARE = 8
-"""One part in so many holds manifests and file footers. Indices, which an upsert reads whole, get
-the rest: 16 bytes for each integer key (pylance 14.0.2)."""
+"""The fraction that holds manifests and file footers, as a divisor. Indices, which an upsert reads
+whole, get the rest: 16 bytes for each integer key (pylance 14.0.2)."""
 
 
 def lance_session(cache_bytes: int = CACHE_BYTES) -> Any:
-    """Return a new Lance session for one handle; its caches hold so many bytes at most.
+    """Return a new Lance session for one handle, with caches of at most ``cache_bytes``.
 
-    Lance's own default keeps each version's manifest, up to 1 GiB, and 6 GiB of index. Handles
-    opened one by one share none: Lance finds some of what it cached by URI and version alone
-    (lance-format/lance#8916), also if the dataset was dropped and made again since.
+    Lance's own default keeps each version's manifest, up to 1 GiB, and 6 GiB of index. Separately
+    opened handles share no cache: Lance finds some of what it cached by URI and version alone
+    (lance-format/lance#8916), even if the dataset was dropped and recreated since.
     """
     import lance
 
@@ -74,10 +74,10 @@ def open_dataset(
     version: int | None = None,
     cache_bytes: int = CACHE_BYTES,
 ) -> LanceDatasetPort:
-    """Open a Lance dataset at its newest version, or at the one named.
+    """Open a Lance dataset at its newest version, or at the given one.
 
-    :param cache_bytes: what Lance's caches hold at most, for this handle and all that come of it.
-    :raises DatasetNotFoundError: there is no dataset at ``uri``, or not this version of it.
+    :param cache_bytes: the most that Lance's caches hold, for this handle and all derived from it.
+    :raises DatasetNotFoundError: there is no dataset at ``uri``, or it does not have this version.
     :raises StorageUnavailableError: the store did not answer or refused.
     """
     import lance
@@ -111,11 +111,11 @@ class LanceDatasetPort:
         self.uri = str(dataset.uri)
         """The dataset's URI."""
         self.is_local = self.uri.startswith("/")
-        """Whether the dataset lies on a disk, or what looks like one."""
+        """Whether the dataset is on a disk, or on what looks like one."""
         self.version = int(dataset.version)
-        """The version the handle stands at."""
+        """The version at which the handle stands."""
         self.storage_options = dict(storage_options or {})
-        """What opened the dataset, secrets included."""
+        """The options that opened the dataset, secrets included."""
         self._config: Mapping[str, str] | None = None
         self._history: lance.LanceDataset | None = None
         self._restored: dict[int, int] = {}
@@ -139,7 +139,7 @@ class LanceDatasetPort:
         return self._dataset.lance_schema
 
     def latest(self) -> LanceDatasetPort:
-        """Return a handle at the newest version; one listing, the caches are shared."""
+        """Return a handle at the newest version; one listing, with shared caches."""
         try:
             with named_panics(self.uri):
                 newest = self._dataset.checkout_version(int(self._dataset.latest_version))
@@ -162,7 +162,7 @@ class LanceDatasetPort:
         Reading one loads that version's whole manifest: 0.5 ms at few fragments, 46 ms at 25,000.
         """
         try:
-            # pylance 14.0.2 lets nobody use a handle while a transaction is read from it, nor the
+            # In pylance 14.0.2 a handle cannot be used while a transaction is read from it, nor the
             # other way round ("Already mutably borrowed"), and threads share this port.
             with named_panics(self.uri), self._reading:
                 if self._history is None:
@@ -185,11 +185,11 @@ class LanceDatasetPort:
         return transaction.transaction_properties or {}
 
     def restored(self, version: int) -> int | None:
-        """Return the version that a version brought back; see :class:`.port.DatasetPort`."""
+        """Return the version that a version restored; see :class:`.port.DatasetPort`."""
         return self._restored.get(version)
 
     def oldest_fragment(self) -> object | None:
-        """Return the lowest fragment id and its first data file: ids alone are used again."""
+        """Return the lowest fragment id and its first data file, since ids alone are reused."""
         ids = self._dataset.fragment_ids()  # in order
         return self._fragment(next(iter(ids))) if ids else None
 
@@ -199,11 +199,11 @@ class LanceDatasetPort:
         return self._fragment(max(added)) if added else None
 
     def has_fragment(self, fragment: Any) -> bool:
-        """Tell whether this version has a fragment; microseconds at 25,000 fragments."""
+        """Return whether this version has a fragment; microseconds at 25,000 fragments."""
         return bool(self._fragment(fragment[0]) == fragment)
 
     def is_made_without(self, fragment: Any) -> bool:
-        """Tell by the ids: they grow, and a chain of versions gives each to one fragment only."""
+        """Compare ids: they grow, and a chain of versions gives each id to one fragment only."""
         found = self._fragment(fragment[0])
         later = max(self._dataset.fragment_ids(), default=-1) > fragment[0]
         return found != fragment if found else not later
@@ -214,9 +214,10 @@ class LanceDatasetPort:
         return (number, files[0].path) if files else None
 
     def is_intact(self) -> bool:
-        """Tell whether the oldest data file that this version names is in the store.
+        """Return whether the oldest data file that this version references is in the store.
 
-        On a local disk the file that was seen last stands for it: a dropped dataset has neither.
+        On a local disk, the file that was seen last is checked instead: a dropped dataset has
+        neither.
         """
         if self._seen_file and os.path.exists(self._seen_file):
             return True
@@ -224,13 +225,13 @@ class LanceDatasetPort:
         oldest = self._dataset.get_fragment(next(iter(ids))) if ids else None
         files = oldest.data_files() if oldest else []
         if files and files[0].base_id is not None:
-            return True  # it lies in another place, which a shallow clone names
-        # Without rows the manifest stands for them; Lance's newer names of these count down.
+            return True  # it is in another place, which a shallow clone references
+        # Without rows, check the manifest instead; Lance's newer names for manifests count down.
         named = (2**64 - 1 - self.version, self.version)
         names = [f"data/{files[0].path}"] if files else [f"_versions/{n}.manifest" for n in named]
         if self.is_local:
             seen = next((each for each in names if os.path.exists(f"{self.uri}/{each}")), "")
-            # Manifests have the same names in every dataset, data files do not.
+            # Manifests have the same names in every dataset; data files do not.
             self._seen_file = f"{self.uri}/{seen}" if files and seen else ""
             return bool(seen)
         try:
@@ -261,8 +262,8 @@ class LanceDatasetPort:
             transaction_properties=dict(properties or {}),
         )
         # No retry inside Lance: a PUT that took effect and whose answer was lost would be sent
-        # again under the next version number, and the rows would be there twice. It also makes an
-        # Overwrite a true compare-and-swap; an Append is still rebased over what landed before.
+        # again under the next version number, and the rows would be duplicated. It also makes an
+        # Overwrite a true compare-and-swap. An Append is still rebased over what landed before.
         try:
             landed = lance.LanceDataset.commit(self._dataset, transaction, max_retries=0)
         except BaseException as error:
@@ -278,7 +279,7 @@ class LanceDatasetPort:
         why = first_line(error)
         if isinstance(error, CommitConflictError):
             return CommitPreemptedError(f"{what} was preempted: {why}")
-        # Anything else may have struck before or after the manifest was written.
+        # Any other error may have occurred before or after the manifest was written.
         return CommitStateUnknownError(f"{what} ended in {type(error).__name__}: {why}")
 
     def _operation(self, change: Change, operations: type[LanceOperation]) -> Any:
@@ -290,8 +291,8 @@ class LanceDatasetPort:
             case Configure(updates):
                 return operations.UpdateConfig(config_updates=operations.UpdateMap(dict(updates)))
             case Barrier():
-                # Without `preserves_nullability` Lance must assume that the schema tightened, so
-                # every write from an older version is made to retry; that is the barrier.
+                # Without `preserves_nullability`, Lance must assume that the schema was tightened,
+                # so it makes every write from an older version retry; that is the barrier.
                 return operations.Project(self._dataset.lance_schema)
             case Upsert():
                 return operations.Update(**self._upsert(change))

@@ -1,4 +1,4 @@
-"""The decision table: what to do with an epoch, from what is seen. Pure, first row wins."""
+"""The decision table: what to do with an epoch, given the observed state. Pure; first row wins."""
 
 from __future__ import annotations
 
@@ -18,38 +18,40 @@ class Decision(StrEnum):
     SKIP_REPLAY = "SKIP_REPLAY"
     """The epoch is in the folded watermark: write nothing, commit nothing."""
     RECOVERY_TXN2_ONLY = "RECOVERY_TXN2_ONLY"
-    """History has the epoch, the config is behind: fold the watermark, append nothing.
+    """History has the epoch and the config is behind: fold the watermark, append nothing.
 
-    The name is the classic two-transaction design's, whose second transaction wrote the watermark.
+    The name comes from the classic two-transaction design, whose second transaction wrote the
+    watermark.
     """
     FENCED = "FENCED"
     """Another driver owns the query."""
     HISTORY_GAP = "HISTORY_GAP"
     """The epoch may be in a version that was cleaned up, and Spark cannot prove it either."""
     CHECKPOINT_FOREIGN = "CHECKPOINT_FOREIGN"
-    """The watermark belongs to another checkpoint: it was deleted, or this is not the query's."""
+    """The watermark belongs to another checkpoint: the query's was deleted, or this is not its own.
+    """
     CHECKPOINT_STALE = "CHECKPOINT_STALE"
-    """The dataset has epochs this checkpoint has never planned: an old copy was restored."""
+    """The dataset has epochs that this checkpoint never planned: an old copy was restored."""
     CHECKPOINT_CHANGED = "CHECKPOINT_CHANGED"
-    """The checkpoint says of an epoch that it ends elsewhere than where its commit says."""
+    """The checkpoint and an epoch's commit disagree on where the epoch ends."""
     DATASET_FOREIGN = "DATASET_FOREIGN"
-    """The checkpoint has committed epochs and the dataset no trace of the query."""
+    """The checkpoint has committed epochs, and the dataset has no trace of the query."""
     DATASET_RESTORED = "DATASET_RESTORED"
     """An older version was restored, and epochs are gone that Spark does not read again."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionInput:
-    """All that the decision looks at; epochs are ``-1`` where there is none.
+    """The input of the decision; epochs are ``-1`` where there is none.
 
     ``held_token`` is this driver's own token, ``None`` before its claim. ``missing`` counts the
     versions since the last fold that were cleaned up, ``missing_above`` those of them above the
-    newest epoch that history shows. ``known_done`` is the newest epoch that the config knows as
-    done, with rows or without. ``lost`` says that epochs in Spark's commit log were undone by a
-    restored version, ``changed`` that the end offsets in the checkpoint are not those of a commit.
-    ``planned`` and ``committed`` are the newest of Spark's logs as they were when this driver
-    started, ``planned_now`` is the newest planned epoch at the last look: another driver may have
-    gone on since.
+    newest epoch in history. ``known_done`` is the newest epoch that the config records as done,
+    with or without rows. ``lost`` says that a restored version undid epochs of Spark's commit log.
+    ``changed`` says that the end offsets in the checkpoint differ from those of a commit.
+    ``planned`` and ``committed`` are the newest epochs of Spark's logs when this driver started.
+    ``planned_now`` is the newest planned epoch at the last read: another driver may have continued
+    since.
     """
 
     checkpoint_id: str | None
@@ -92,13 +94,14 @@ def decide(seen: DecisionInput, epoch_id: int) -> Decision:
 
 
 def _in_doubt(seen: DecisionInput) -> bool:
-    # An epoch may hide in versions above the newest that was seen. One that Spark has as done
-    # landed, but whether it is still there is not known either: one of the missing versions may
-    # have restored an older one. Epochs that the config knows as done are in its own chain.
+    # An epoch may be in missing versions above the newest that was seen. An epoch that Spark has as
+    # done landed, but whether it is still in the table is not known either: one of the missing
+    # versions may have restored an older one. Epochs that the config records as done are in its own
+    # chain.
     seen_to = max(seen.exact_watermark, seen.known_done)
     if seen.missing_above and seen.planned > seen_to:
         return True
-    # A driver proves after each landing that its epoch before is in the chain; the newest landing
-    # is proven only if Spark has it as done.
+    # After each landing, a driver proves that its previous epoch is in the chain. The newest
+    # landing is proven only if Spark has it as done.
     unproven = seen.exact_watermark > max(seen.committed, seen.known_done)
     return seen.missing > 0 and (seen.committed > seen_to or unproven)

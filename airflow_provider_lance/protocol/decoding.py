@@ -1,8 +1,8 @@
-"""Strict reading of what another tool, another version or a hand may have written.
+"""Strict reading of values that another tool, another version or a person may have written.
 
-A reader returns the value, or raises ``ValueError`` with the form that it wants, as the end of the
-sentence "… must be …". None raises anything else, whatever it is given. :class:`Origin` makes the
-package's own error of that.
+A reader returns the value, or raises ``ValueError`` with the expected form, worded as the end of
+the sentence "… must be …". Readers raise nothing else, whatever the input. :class:`Origin` turns
+the ``ValueError`` into this package's own error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 Reader = Callable[[Any], Any]
 
 LARGEST = 2**63 - 1
-"""The largest whole number that Spark's ``Long`` and Lance can hold."""
+"""The largest integer that Spark's ``Long`` and Lance can hold."""
 
 _ABSENT = object()
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -49,7 +49,7 @@ _SHOWN = 80
 
 
 def shown(value: object, most: int = _SHOWN) -> str:
-    """Return a value as a message can quote it: on one line, and cut where it is long."""
+    """Return a value as a message quotes it: on one line, and truncated if it is long."""
     try:
         text = repr(value)
     except Exception:  # such as an int of 5,000 digits, or lists 5,000 deep
@@ -87,16 +87,16 @@ def json_object(text: object) -> dict[str, Any]:
 
 
 def whole(value: object, least: int = 0, most: int = LARGEST) -> int:
-    """Read a whole number; ``True`` and 1.0 are none."""
+    """Read an integer; ``True`` and 1.0 are refused."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ValueError(_whole_form(least, most))
     return value
 
 
 def whole_text(value: object, least: int = 0, most: int = LARGEST) -> int:
-    """Read a whole number from its decimal digits, as ``str`` writes them and in no other way.
+    """Read an integer from its decimal digits, exactly as ``str`` writes them.
 
-    ``int`` accepts ``'１'``, ``' 1 '``, ``'1_0'`` and ``'+1'`` too, which nothing here writes.
+    ``int`` also accepts ``'１'``, ``' 1 '``, ``'1_0'`` and ``'+1'``, which nothing here writes.
     """
     if not isinstance(value, str) or not _WHOLE.fullmatch(value):
         raise ValueError(_whole_form(least, most))
@@ -110,7 +110,7 @@ def _whole_form(least: int, most: int) -> str:
 
 
 def plain_text(value: object) -> str:
-    """Read a text that can be written as UTF-8; it may be empty."""
+    """Read a text that can be encoded as UTF-8; it may be empty."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -121,11 +121,11 @@ def plain_text(value: object) -> str:
 
 
 def moment(value: object) -> str:
-    """Read an ISO 8601 time with its time zone; the text is returned as it was."""
+    """Read an ISO 8601 time with its time zone; return the text unchanged."""
     try:
         read = datetime.fromisoformat(plain_text(value))
         if read.tzinfo is not None:
-            read.astimezone(UTC)  # the calendar's first and last day may have no place in UTC
+            read.astimezone(UTC)  # the calendar's first and last day may not exist in UTC
             return str(value)
     except (ValueError, OverflowError):
         pass
@@ -141,7 +141,7 @@ def one_of(kind: type[StrEnum], value: object) -> Any:
 
 
 def truth(value: object) -> bool:
-    """Read true or false; a text is neither."""
+    """Read true or false; a text is refused."""
     if isinstance(value, bool):
         return value
     raise ValueError("true or false")
@@ -155,7 +155,7 @@ def finite(value: object) -> float:
 
 
 def texts(value: object) -> dict[str, str]:
-    """Read a mapping of texts."""
+    """Read a mapping of texts to texts."""
     if not isinstance(value, Mapping):
         raise ValueError("a mapping of texts")
     return {plain_text(name): plain_text(item) for name, item in value.items()}
@@ -167,10 +167,10 @@ def read_fields(
     readers: Mapping[str, Reader] | None = None,
     named: Callable[[str], str] = str,
 ) -> dict[str, Any]:
-    """Read the constructor arguments of a dataclass; names that it does not know are passed over.
+    """Read the constructor arguments of a dataclass; unknown names are ignored.
 
     :param readers: how to read the fields whose annotation is not a simple one.
-    :param named: from a field's name to its name in what is given.
+    :param named: maps a field's name to its name in ``given``.
     """
     if not isinstance(given, Mapping):
         raise ValueError("a mapping")
@@ -201,10 +201,10 @@ _SIMPLE: Mapping[str, Reader] = {
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where in a dataset something was read: what an error says of it.
+    """Where in a dataset a value was read, for the error message.
 
-    ``where`` is the key or the transaction, ``protocol`` the version that this package speaks,
-    ``mend`` what to do about a value that it does not have there.
+    ``where`` is the key or the transaction, ``protocol`` the version that this package supports,
+    ``mend`` how to fix a value that it cannot read there.
     """
 
     where: str
@@ -212,7 +212,7 @@ class Origin:
     mend: str
 
     def read(self, value: object, reader: Reader) -> Any:
-        """Read the value that is here.
+        """Read the value found here.
 
         :raises ProtocolVersionError: the reader refuses it.
         """
@@ -221,7 +221,7 @@ class Origin:
     def field(
         self, record: Mapping[str, Any], name: str, reader: Reader, default: object = _ABSENT
     ) -> Any:
-        """Read one field of what is here.
+        """Read one field of the record found here.
 
         :raises ProtocolVersionError: the reader refuses it, or it is missing and has no default.
         """
@@ -244,7 +244,7 @@ class Origin:
 
 
 def put_back(config_key: str) -> str:
-    """Say how a config key gets back what an older version of the dataset has there."""
+    """Return how to set a config key back to its value in an older version of the dataset."""
     return (
         "Put back what the newest older version of the dataset without it has there, in Python: "
         f"lance.dataset(uri).update_config({{{config_key!r}: "
@@ -253,5 +253,5 @@ def put_back(config_key: str) -> str:
 
 
 def remove(config_key: str, then: str) -> str:
-    """Say how a config key is removed, and what follows."""
+    """Return how to remove a config key, and what follows."""
     return f"Remove it, in Python: lance.dataset(uri).delete_config_keys([{config_key!r}]); {then}"

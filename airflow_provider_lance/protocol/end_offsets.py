@@ -1,4 +1,4 @@
-"""End offsets on disk: how an epoch's commit and a fold say where the epoch ends in its sources."""
+"""End offsets on disk: how an epoch's commit and a fold record where the epoch ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def encode_done(done: DoneEpoch) -> str:
 def read_done(text: object) -> DoneEpoch:
     """Read what :func:`encode_done` made.
 
-    :raises ValueError: it is something else, see :mod:`.decoding`.
+    :raises ValueError: the text has another form; see :mod:`.decoding`.
     """
     record = json_object(text)
     try:
@@ -38,7 +38,7 @@ def read_done(text: object) -> DoneEpoch:
 
 
 def encode_ends(ends: EndOffsets | None) -> dict[str, str]:
-    """Return the transaction properties that say where an epoch ends; none if that is not known."""
+    """Return the transaction properties that record where an epoch ends; empty if unknown."""
     if ends is None:
         return {}
     digest = {f"streaming.{_DIGEST}": ends.digest}
@@ -50,7 +50,7 @@ def encode_ends(ends: EndOffsets | None) -> dict[str, str]:
 def read_ends(properties: Mapping[str, str]) -> EndOffsets | None:
     """Read what :func:`encode_ends` made.
 
-    :raises ValueError: it is something else, see :mod:`.decoding`.
+    :raises ValueError: a value has another form; see :mod:`.decoding`.
     """
     lines = properties.get(f"streaming.{_LINES}")
     return _joined(

@@ -1,4 +1,4 @@
-"""From a decision that ends the query to the error that says what was seen and what to type."""
+"""The error for a decision that ends the query: what was seen and what to type."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def refuse(
     watermark: Watermark,
     held_token: int | None,
 ) -> None:
-    """Raise the error that a decision stands for; return if the decision is no refusal.
+    """Raise the error for a decision; return if the decision is not a refusal.
 
-    :raises FencedError, CheckpointMismatchError, DatasetRestoredError, HistoryGapError: as the
-        decision says.
+    :raises FencedError, CheckpointMismatchError, DatasetRestoredError, HistoryGapError: depending
+        on the decision.
     """
     query, owner = state.query_id, state.owner
     match decision:

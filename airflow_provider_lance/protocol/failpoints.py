@@ -1,4 +1,4 @@
-"""The named steps of a driver's work on a dataset, and what comes of a commit."""
+"""The named steps of a driver's work on a dataset, and the result of a commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["CommitResult", "Failpoint"]
 
 
 class Failpoint(StrEnum):
-    """The points between two side effects, in the order they are reached."""
+    """The points between two side effects, in the order in which they are reached."""
 
     CLAIM_OPENED = "claim.opened"
     CLAIM_OWNED = "claim.owned"
@@ -26,7 +26,7 @@ class Failpoint(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What became of one epoch; ``version`` is the dataset's after it."""
+    """The result of one epoch; ``version`` is the dataset's version after it."""
 
     decision: Decision
     epoch_id: int

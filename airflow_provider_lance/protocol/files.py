@@ -18,7 +18,7 @@ __all__ = ["ArrowFiles", "Entry", "Files", "open_files"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One name in a folder: its size in bytes, and when it was written by the store's clock."""
+    """One name in a folder: its size in bytes, and its write time by the store's clock."""
 
     name: str
     size: int
@@ -41,20 +41,20 @@ class Files(Protocol):
         """
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file whole, with the folders above it, over an older one.
+        """Write a whole file, with the folders above it; replaces an older one.
 
         :raises StorageUnavailableError: the store did not answer or refused.
         """
 
     def remove(self, path: str) -> None:
-        """Remove a folder with all that is in it; it must be there.
+        """Remove a folder and its content; the folder must exist.
 
         :raises StorageUnavailableError: the store did not answer or refused.
         """
 
 
 class ArrowFiles:
-    """Files on whatever store pyarrow reaches; see :func:`open_files`."""
+    """Files on any store that pyarrow reaches; see :func:`open_files`."""
 
     def __init__(self, filesystem: pyarrow.fs.FileSystem, root: str) -> None:
         self._fs, self._root = filesystem, root.rstrip("/")
@@ -77,7 +77,7 @@ class ArrowFiles:
         return [entry.name for entry in self.entries(path)]
 
     def entries(self, path: str) -> list[Entry]:
-        """Return what is in a folder, sorted by name; empty if there is no such folder."""
+        """Return the entries of a folder, sorted by name; empty if there is no such folder."""
         from pyarrow.fs import FileSelector
 
         try:
@@ -88,7 +88,7 @@ class ArrowFiles:
         return sorted(entries, key=lambda entry: entry.name)
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file whole, with the folders above it, over an older one."""
+        """Write a whole file, with the folders above it; replaces an older one."""
         target = self._path(path)
         try:
             self._fs.create_dir(target.rsplit("/", 1)[0], recursive=True)
@@ -98,14 +98,14 @@ class ArrowFiles:
             raise self._unavailable(path, error) from error
 
     def remove(self, path: str) -> None:
-        """Remove a folder with all that is in it; it must be there."""
+        """Remove a folder and its content; the folder must exist."""
         try:
             self._fs.delete_dir(self._path(path))
         except OSError as error:
             raise self._unavailable(path, error) from error
 
     def move(self, path: str, to: str) -> None:
-        """Give a file another name; it must be there. An object store copies, then deletes."""
+        """Rename a file, which must exist. On an object store this copies, then deletes."""
         target = self._path(to)
         try:
             self._fs.create_dir(target.rsplit("/", 1)[0], recursive=True)
@@ -123,7 +123,7 @@ def open_files(location: str, storage_options: Mapping[str, str] | None = None) 
     ``s3a://`` and ``s3n://``, as Spark spells them, are read as ``s3://``. Stores other than S3
     take their credentials from the environment.
 
-    :raises SpecError: no filesystem of pyarrow serves this scheme, or the path is relative.
+    :raises SpecError: pyarrow has no filesystem for this scheme, or the path is relative.
     """
     from pyarrow import fs
 

@@ -1,7 +1,7 @@
-"""Values as JSON: one case for names, and one rule for names that a reader does not know.
+"""Values as JSON: one case for names, and one rule for unknown names.
 
 Names are camelCase. A newer version may add fields: a reader ignores names that it does not know,
-and a field that is missing gets its default.
+and a missing field gets its default.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["JsonRecord", "camel", "plain"]
 
 
 def camel(name: str) -> str:
-    """Return a Python name as JSON spells it."""
+    """Return a Python name in camelCase."""
     head, *tail = name.split("_")
     return head + "".join(part.title() for part in tail)
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON carries it: times as ISO texts, durations in seconds."""
+    """Return a value as JSON holds it: times as ISO texts, durations in seconds."""
     if hasattr(value, "to_json"):
         return value.to_json()
     if isinstance(value, Enum):
@@ -46,9 +46,9 @@ class JsonRecord:
     __slots__ = ()
 
     json_name: ClassVar[str] = "a record"
-    """What it is, in the error that refuses another document."""
+    """What the record is, for the error that refuses another document."""
     json_readers: ClassVar[Mapping[str, Reader]] = {}
-    """How to read fields that take less than their type allows."""
+    """Readers for fields that accept less than their type allows."""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values under camelCase names."""
@@ -58,8 +58,8 @@ class JsonRecord:
     def from_json(cls, given: object) -> Self:
         """Read what :meth:`to_json` made.
 
-        :raises SpecError: a part is missing or has another form; values may be secret and are not
-            shown.
+        :raises SpecError: a part is missing or has another form; the message omits values, which
+            may be secret.
         """
         try:
             return cls.read_json(given)
@@ -76,7 +76,7 @@ class JsonRecord:
 
     @classmethod
     def read_arguments(cls, given: object) -> dict[str, Any]:
-        """Read the constructor's arguments of what :meth:`to_json` made.
+        """Read the constructor's arguments from what :meth:`to_json` made.
 
         :raises ValueError: a part is missing or has another form.
         """
@@ -86,7 +86,7 @@ class JsonRecord:
 
 @cache
 def _readers(cls: type[JsonRecord]) -> Mapping[str, Reader]:
-    """Return how the fields of a record are read whose type is not a simple one."""
+    """Return the readers for a record's fields whose type is not a simple one."""
     found = {name: _reader(hint) for name, hint in get_type_hints(cls).items()}
     return {name: read for name, read in found.items() if read} | dict(cls.json_readers)
 

@@ -1,4 +1,4 @@
-"""What pylance raises, and which of this package's errors it means."""
+"""The errors that pylance raises, and which of this package's errors they mean."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ __all__ = [
 ]
 
 LANCE_ERRORS = (OSError, ValueError, RuntimeError)
-"""What pylance raises where a store fails: its file sessions and index statistics raise
-RuntimeError, everything else OSError or ValueError (14.0.2)."""
+"""What pylance raises when a store fails: its file sessions and index statistics raise
+RuntimeError, everything else OSError or ValueError (14.0.2).
+"""
 
 
 def is_panic(error: BaseException) -> bool:
-    """Tell whether native code panicked: a ``BaseException`` whose class cannot be imported."""
+    """Return whether native code panicked: a ``BaseException`` whose class cannot be imported."""
     return type(error).__name__ == "PanicException"
 
 
 @contextmanager
 def named_panics(uri: str) -> Iterator[None]:
-    """Turn a panic, which an ``except Exception`` passes over, into an error of the tree.
+    """Turn a panic, which ``except Exception`` does not catch, into one of this package's errors.
 
     :raises StorageUnavailableError: Lance panicked. Every other error passes.
     """
@@ -46,30 +47,30 @@ def named_panics(uri: str) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what Lance said, without its own source position."""
-    # Lance appends ", /home/runner/…rs:644:29", its own source position, which helps nobody here.
+    """Return the first line of Lance's message, without Lance's source position."""
+    # Lance appends ", /home/runner/…rs:644:29", its own source position, which users cannot use.
     said = (str(error).splitlines() or [""])[0].split(", /home/runner", 1)[0]
     return said or type(error).__name__
 
 
 def is_missing(error: BaseException) -> bool:
-    """Tell whether an error says that a dataset, a version or a file is not there."""
+    """Return whether an error means that a dataset, a version or a file does not exist."""
     # Only the text tells "absent" from "unreachable"; the second form is a dropped live handle's.
     text = str(error)
     return "was not found" in text or ("Not found:" in text and "_versions" in text)
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Tell whether an error of pylance's own commits means that another commit landed first.
+    """Return whether an error of pylance's own commits means that another commit landed first.
 
-    Compaction and index builds raise a plain OSError for it (seen on pylance 14.0.2).
+    Compaction and index builds then raise a plain OSError (seen on pylance 14.0.2).
     """
     text = str(error).lower()
     return "commit conflict" in text or "incompatible transaction" in text
 
 
 def read_error(uri: str, error: BaseException) -> DatasetNotFoundError | StorageUnavailableError:
-    """Return what pylance's error means: a dataset that is not there, or a store that fails."""
+    """Return the meaning of pylance's read error: a missing dataset, or a store that fails."""
     if is_missing(error):
         return DatasetNotFoundError(
             f"no Lance dataset at {uri}: check the URI, or create it first (a sink with "
@@ -79,7 +80,7 @@ def read_error(uri: str, error: BaseException) -> DatasetNotFoundError | Storage
 
 
 def write_error(uri: str, error: BaseException) -> StorageUnavailableError:
-    """Return what pylance's error means while rows are written: they are nowhere yet."""
+    """Return the meaning of pylance's error while rows are written, before any commit."""
     why = f"Lance panicked: {first_line(error)}" if is_panic(error) else first_line(error)
     return StorageUnavailableError(
         f"cannot write rows to {uri}, and nothing of them was committed: {why}"

@@ -1,4 +1,4 @@
-"""The protocol's values: owner, watermark, stamp, epoch. All frozen, none does I/O."""
+"""The protocol's values: owner, watermark, stamp, epoch. All are frozen, none does I/O."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OutputMode(StrEnum):
 
 
 class OwnerState(StrEnum):
-    """Whether the last owner of a query ended in order; decides if a claim needs a barrier."""
+    """Whether the last owner of a query ended in order; decides whether a claim needs a barrier."""
 
     ACTIVE = "active"
     RELEASED = "released"
@@ -51,7 +51,7 @@ def utc_now() -> str:
 
 @dataclass(frozen=True, slots=True)
 class EndOffsets:
-    """Where an epoch ends in each source, as Spark's `offsets/N` says it.
+    """Where an epoch ends in each source, as recorded in Spark's `offsets/N`.
 
     ``lines`` are the file's lines from the third on; ``None`` where only their digest was kept.
     """
@@ -61,19 +61,21 @@ class EndOffsets:
 
     @classmethod
     def of(cls, lines: Sequence[str]) -> Self:
-        """Make the offsets of the lines; long ones are kept as their digest alone."""
+        """Return the offsets of the lines; of long lines only the digest is kept."""
         digest = sha256("\n".join(lines).encode()).hexdigest()
         kept = sum(map(len, lines)) <= _MOST_OFFSET_CHARACTERS
         return cls(digest, tuple(lines) if kept else None)
 
 
 _MOST_OFFSET_CHARACTERS = 4096
-"""Offsets of hundreds of partitions would make each manifest longer."""
+"""The limit above which only a digest is kept: offsets of hundreds of partitions would make each
+manifest longer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DoneEpoch:
-    """The newest epoch that a driver had done when it folded, also if it held no rows."""
+    """The newest epoch that a driver had done when it folded, with or without rows."""
 
     epoch_id: int
     ends: EndOffsets | None = None
@@ -81,10 +83,10 @@ class DoneEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """One Spark driver process: who it is and which checkpoint it works from.
+    """One Spark driver process: its identity and the checkpoint that it uses.
 
-    ``start`` tells the process from another that gets the same ``pid`` later; ``launch_id`` names
-    the launch and ``launched_by`` who launched it. Each is empty where nobody said it.
+    ``start`` distinguishes the process from a later one with the same ``pid``. ``launch_id`` names
+    the launch, ``launched_by`` who launched it. Each is empty where it is unknown.
     """
 
     run_id: str
@@ -112,9 +114,9 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class StopNote:
-    """What a stop request says beside its token: which launch is meant, who asked, and when.
+    """The details of a stop request beside its token: the launch meant, who asked, and when.
 
-    An empty ``launch_id`` means whichever driver the token means. ``time`` is ISO 8601 in UTC.
+    An empty ``launch_id`` means the driver that holds the token. ``time`` is ISO 8601 in UTC.
     """
 
     token: int
@@ -123,7 +125,7 @@ class StopNote:
     time: str = ""
 
     def means(self, launch_id: str, token: int | None) -> bool:
-        """Tell whether the request is for a launch.
+        """Return whether the request is for a launch.
 
         :param token: the owner token that the launch holds; ``None`` if it holds none.
         """
@@ -132,10 +134,10 @@ class StopNote:
 
 @dataclass(frozen=True, slots=True)
 class QueryState:
-    """What the manifest config of one dataset version says of one query.
+    """One query's state in the manifest config of one dataset version.
 
-    ``watermark`` is only as exact as the last fold: epochs stamped in versions after
-    ``folded_version`` come on top, see
+    ``watermark`` is only as exact as the last fold. Epochs stamped in versions after
+    ``folded_version`` add to it, see
     :func:`~airflow_provider_lance.protocol.watermark.exact_watermark`.
     """
 
@@ -151,18 +153,18 @@ class QueryState:
 
     @property
     def generation(self) -> int:
-        """Return the numbering that epochs of this query belong to now."""
+        """Return the numbering that this query's epochs belong to now."""
         return self.owner.generation if self.owner else 0
 
     @property
     def known(self) -> bool:
-        """Tell whether the dataset carries any trace of the query."""
+        """Return whether the dataset carries any trace of the query."""
         return self.owner is not None or self.watermark > NO_EPOCH
 
 
 @dataclass(frozen=True, slots=True)
 class EpochStamp:
-    """What the commit of an epoch says about itself in its transaction properties.
+    """An epoch's description in the transaction properties of its commit.
 
     ``bytes`` are those of the rows as Arrow data in memory; the files are usually smaller.
     ``duration_ms`` runs from the epoch's start to the moment its commit was sent.
@@ -195,11 +197,12 @@ class EpochStamp:
 class Watermark:
     """The exact watermark of one query at one dataset version, and how far it is proven.
 
-    ``stamps`` are the epochs since the last fold. ``missing`` counts the versions since then
-    whose transactions were cleaned up, ``missing_above`` those of them above the newest stamp; with
-    any of the latter, ``epoch`` is a lower bound. ``undone`` are epochs that a restored version
-    took away, and ``undone_by`` is the newest version that did, with the one it brought back;
-    ``undone_missing`` says that versions between the two were cleaned up: they may have held more.
+    ``stamps`` are the epochs since the last fold. ``missing`` counts the versions since then whose
+    transactions were cleaned up, ``missing_above`` those of them above the newest stamp. If
+    ``missing_above`` is not 0, ``epoch`` is a lower bound. ``undone`` are epochs that a restored
+    version removed. ``undone_by`` is the newest version that did so, with the version it restored.
+    ``undone_missing`` says that versions between the two were cleaned up: they may have held more
+    epochs.
     """
 
     epoch: int
@@ -214,7 +217,7 @@ class Watermark:
 
     @property
     def may_lack_epochs(self) -> bool:
-        """Tell whether a restored version took epochs away, or may have: nothing may be folded."""
+        """Return whether a restore removed epochs, or may have: nothing may be folded then."""
         return bool(self.undone) or self.undone_missing
 
 
@@ -222,8 +225,8 @@ class Watermark:
 class Epoch:
     """One micro-batch, written and ready to commit.
 
-    ``fragments`` are what the port's writer returned; ``keys`` the upsert's merge keys (a table
-    of key columns), ``None`` in the other modes.
+    ``fragments`` are what the port's writer returned. ``keys`` is the upsert's table of key
+    columns, ``None`` in the other modes.
     """
 
     epoch_id: int

@@ -1,7 +1,7 @@
-"""How one option is declared and read: the little parsers, and mappings into frozen classes.
+"""How one option is declared and read: small parsers, and mappings into frozen classes.
 
-A parser takes what a user wrote and returns the value, or raises ``ValueError`` with the form that
-it wants, as the end of the sentence "name must be …".
+A parser takes the user's text and returns the value, or raises ``ValueError`` with the expected
+form, worded as the end of the sentence "name must be …".
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 MOST_SECONDS = 100 * 366 * 24 * 3600
-"""A century: the longest duration that may be asked for. Much longer ones leave the calendar."""
+"""A century: the longest duration accepted. Much longer ones exceed the calendar."""
 
 _LAUNCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -60,7 +60,7 @@ _DIGITS = re.compile(r"[0-9]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)?", re.DOTALL)
 _BUCKETS = {"abfs", "abfss", "az", "gcs", "gs", "oss", "s3", "s3a", "s3n", "wasb", "wasbs"}
-_MOST_ITEMS = 2**31 - 1  # of a list of a fixed size in Arrow
+_MOST_ITEMS = 2**31 - 1  # the most items of an Arrow list of fixed size
 
 
 def option(parse: Callable[[Any], Any], default: Any, *, name: str, secret: bool = False) -> Any:
@@ -97,7 +97,7 @@ def parsed(cls: Any, given: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 
 def near_match(name: object, known: Iterable[str]) -> str | None:
-    """Return the known name that a misspelt one comes close to, whatever its case."""
+    """Return the known name closest to a misspelt one, in any case."""
     lower = {each.lower(): each for each in known}
     found = get_close_matches(name.lower(), lower, 1, 0.8) if isinstance(name, str) else []
     return lower[found[0]] if found else None
@@ -106,12 +106,12 @@ def near_match(name: object, known: Iterable[str]) -> str | None:
 def travelled(
     cls: Any, given: object, what: str, readers: Mapping[str, Reader] | None = None
 ) -> dict[str, Any]:
-    """Read the constructor arguments of a value that came as JSON, maybe of another version.
+    """Read the constructor arguments of a value sent as JSON, possibly by another version.
 
-    Unlike :func:`parsed`, names that this version does not know are passed over.
+    Unlike :func:`parsed`, this ignores unknown names.
 
-    :raises SpecError: a part is missing, or has another form; values may be secret and are not
-        shown.
+    :raises SpecError: a part is missing or has another form; the message omits values, which may be
+        secret.
     """
     try:
         return read_fields(cls, given, readers)
@@ -127,7 +127,7 @@ def text(value: Any) -> str:
 
 
 def location(value: Any) -> str:
-    """Read an absolute path or a URI of a folder, without its last slash."""
+    """Read an absolute path or a URI of a folder, without a trailing slash."""
     place = text(value)
     if _CONTROL.search(place) or place != place.strip():
         raise ValueError("a path or URI without line ends, control characters or space around it")
@@ -152,12 +152,12 @@ def location(value: Any) -> str:
 def _is_host(host: str) -> bool:
     try:
         return urlsplit(f"//{host}").netloc == host
-    except ValueError:  # brackets that are no IPv6 address; letters that stand for '/' or '@'
+    except ValueError:  # brackets that are no IPv6 address; letters that normalise to '/' or '@'
         return False
 
 
 def is_absolute(place: str) -> bool:
-    """Tell whether a place is an absolute path or a URI; a bucket without a folder counts."""
+    """Return whether a place is an absolute path or a URI; a bucket without a folder counts."""
     if _CONTROL.search(place):
         return False
     found = _URI.fullmatch(place)
@@ -165,12 +165,12 @@ def is_absolute(place: str) -> bool:
 
 
 def is_local(place: str) -> bool:
-    """Tell whether an absolute place is on this host's file systems."""
+    """Return whether an absolute place is on this host's file systems."""
     return _spelled(place).startswith(":///")
 
 
 def contains(outer: str, inner: str) -> bool:
-    """Tell whether one location is another, or lies below it, however the two are spelled."""
+    """Return whether one location is another or lies below it, in any spelling."""
     above, below = _spelled(outer), _spelled(inner)
     return below == above or below.startswith(f"{above}/")
 
@@ -196,12 +196,12 @@ def flag(value: Any) -> bool:
 
 
 def positive(value: Any, most: int = LARGEST) -> int:
-    """Read a whole number of 1 or more, also as text."""
+    """Read an integer of 1 or more, also as text."""
     return _number(value, 1, most)
 
 
 def count(value: Any, most: int = LARGEST) -> int:
-    """Read a whole number of 0 or more, also as text."""
+    """Read an integer of 0 or more, also as text."""
     return _number(value, 0, most)
 
 
@@ -227,7 +227,7 @@ def _number(value: Any, least: int, most: int) -> int:
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """Read a list of column names, or one text with commas between them."""
+    """Read a list of column names, or one text separated by commas."""
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
         raise ValueError("a list of column names, or one text with commas between them")
@@ -289,21 +289,21 @@ def mode(value: Any) -> OutputMode:
 
 
 def new_generation(value: Any) -> bool:
-    """Read ``fail`` or ``newGeneration`` as whether a new generation is wanted."""
+    """Read ``fail`` or ``newGeneration``; return whether a new generation is requested."""
     if value in ("fail", "newGeneration"):
         return bool(value == "newGeneration")
     raise ValueError("'fail' or 'newGeneration'")
 
 
 def invalid_text(value: Any) -> bool:
-    """Read ``refuse`` or ``replace`` as whether text that is not UTF-8 is replaced."""
+    """Read ``refuse`` or ``replace``; return whether text that is not UTF-8 is replaced."""
     if value in ("refuse", "replace"):
         return bool(value == "replace")
     raise ValueError("'refuse' or 'replace'")
 
 
 def launch_id(value: Any) -> str:
-    """Read a name that can be a folder."""
+    """Read a name that is valid as a folder name."""
     if isinstance(value, str) and _LAUNCH_ID.fullmatch(value):
         return value
     raise ValueError("a name of letters, digits, '.', '_' and '-', for it becomes a folder")

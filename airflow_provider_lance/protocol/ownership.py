@@ -1,7 +1,7 @@
 """Claim and release: how one driver becomes the owner of a query, and how it gives the query up.
 
-*One manifest per attempt*: the port never retries on its own, so an attempt that failed can have
-landed at most once.
+*One manifest per attempt*: the port never retries on its own, so a failed attempt landed at most
+once.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ __all__ = ["UNSURE", "Ownership"]
 log = logging.getLogger(__name__)
 
 UNSURE = (CommitPreemptedError, CommitStateUnknownError)
-"""After these, the dataset has to be looked at before anything is sent again."""
+"""After these errors, the dataset is read before anything is sent again."""
 
 
 class Ownership:
-    """One driver's hold on its query: the commits that change the owner, and those of its config.
+    """One driver's hold on its query: the commits that change the owner and the config.
 
-    ``in_doubt`` says that something was sent whose outcome is not known; ``since_fold`` counts the
-    epochs that are not folded yet; ``manifest_updates`` counts what this driver has committed.
+    ``in_doubt`` says that something was sent whose outcome is not known. ``since_fold`` counts the
+    epochs that are not folded yet. ``manifest_updates`` counts this driver's commits.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class Ownership:
         """Become the owner; see :meth:`.committer.Committer.claim`."""
         view = self._view
         previous, mine = self._take(epoch_id)
-        # Until the end of the claim a stale writer may still land an epoch that nobody has seen.
+        # Until the end of the claim, a stale writer may still land an epoch that was not seen.
         view.owner, self.in_doubt = mine, True
         self._on_step(Failpoint.CLAIM_OWNED)
-        # 3. A previous owner that did not release may have a commit on its way: stop it.
+        # 3. A previous owner that did not release may have a commit in flight: stop it.
         if self._policy.barrier and previous and previous.state is OwnerState.ACTIVE:
             self.bar()
         self._on_step(Failpoint.CLAIM_BARRED)
-        # 4. Nothing of a stale writer can land any more: what history shows now is exact. It is
+        # 4. A stale writer can no longer land anything: what history shows now is exact. It is
         # ahead of the config only if something landed between 1. and 3.
         view.refuse_if_fenced()
         view.read_watermark()
@@ -93,11 +93,11 @@ class Ownership:
             raise RuntimeError("identify() comes before claim()")
         mine: Owner | None = None
         previous: Owner | None = None
-        now = utc_now()  # one for all attempts, so that one that lands late is known again
+        now = utc_now()  # one for all attempts, so that one that lands late is recognised
         for attempt in self._policy.backoff:
-            # 1. Open the latest version; the checkpoint must still be the recorded one. A driver
-            # that changes the owner from here on makes step 2 fail, and epochs that land from here
-            # on are above what is folded here.
+            # 1. Open the latest version; the checkpoint must still be the recorded one. If a driver
+            # changes the owner from here on, step 2 fails. Epochs that land from here on are above
+            # what is folded here.
             view.refresh(strictly=True)
             if mine is not None and view.state.owner == mine:
                 return previous, mine  # an earlier attempt landed and its answer was lost
@@ -142,7 +142,7 @@ class Ownership:
                 return
 
     def fold(self) -> None:
-        """Write the watermark into the config; a failure only means: again after a later epoch."""
+        """Write the watermark into the config; after a failure, a later epoch tries again."""
         view = self._view
         try:
             view.chain.refuse_dropped()
@@ -191,7 +191,7 @@ class Ownership:
             except (*UNSURE, TerminalError):
                 if view.chain.broken:
                     # It landed on an older version that was restored meanwhile. Only while the
-                    # owner is active does everybody read the history that shows it.
+                    # owner is active do all readers read the history that shows it.
                     self.send(Configure(self._owner_updates(view.owner)), prove=False)
                     raise
                 view.reopen()
@@ -219,8 +219,8 @@ class Ownership:
     def _owner_updates(self, owner: Owner) -> dict[str, str | None]:
         """Return the config updates of a claim or a release.
 
-        A release takes the stop request along. A claim takes one that names its token and is not
-        meant for this driver: it was for another that waited, and never came to a claim.
+        A release removes the stop request. A claim removes a request that names its token and is
+        not meant for this driver: it was for another driver that waited and never claimed.
         """
         view = self._view
         updates: dict[str, str | None] = {key("owner", view.query_id): encode_owner(owner)}
@@ -236,11 +236,11 @@ class Ownership:
     def send(
         self, change: Change, stamp: Mapping[str, str] | None = None, *, prove: bool = True
     ) -> bool:
-        """Commit one change on top of the handle, once, and stand at what it became.
+        """Commit one change on top of the handle, once, and move to the version it became.
 
         :returns: whether it took so long that it may have landed below the newest version.
         :raises DatasetNotFoundError, DatasetRestoredError, CommitStateUnknownError: it landed, and
-            what it landed on does not hold this driver's epochs; see :mod:`.chain`.
+            the version below it does not hold this driver's epochs; see :mod:`.chain`.
         """
         view, began = self._view, self._policy.clock()
         before = view.port.version
@@ -254,7 +254,7 @@ class Ownership:
             )
         if prove:
             view.chain.recognise(landed, view.chain.known)
-            # On a local disk an epoch was preceded by a look at the dataset's files.
+            # On a local disk, the dataset's files were checked before the epoch.
             looked = stamp is not None and view.port.is_local
             if not looked and not isinstance(change, Overwrite | Upsert):
                 view.chain.refuse_other(landed)

@@ -1,7 +1,7 @@
 """The one port: what the protocol asks of a dataset, and the changes it may commit.
 
 Two adapters: :mod:`~airflow_provider_lance.protocol.dataset` over pylance and
-:mod:`~airflow_provider_lance.testing.dataset`, an in-memory twin for fast tests.
+:mod:`~airflow_provider_lance.testing.dataset` in memory, for fast tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Add fragments. Lance rebases it over foreign commits, also from a stale handle."""
+    """Add fragments. Lance rebases it over others' commits, also from a stale handle."""
 
     fragments: Sequence[Any]
 
@@ -80,7 +80,7 @@ def change_for(epoch: Epoch) -> Change:
 
 
 class DatasetPort(Protocol):
-    """A handle that stands at one version of one dataset; it never moves."""
+    """A handle at one version of one dataset; it never moves."""
 
     @property
     def uri(self) -> str:
@@ -88,11 +88,11 @@ class DatasetPort(Protocol):
 
     @property
     def version(self) -> int:
-        """Return the version the handle stands at."""
+        """Return the version at which the handle stands."""
 
     @property
     def is_local(self) -> bool:
-        """Tell whether a look at the store costs microseconds, as on this host's disks."""
+        """Return whether a read of the store costs microseconds, as on this host's disks."""
 
     @property
     def config(self) -> Mapping[str, str]:
@@ -100,10 +100,10 @@ class DatasetPort(Protocol):
 
     @property
     def layout(self) -> object:
-        """Return what fragments must agree with: equal while those written before still fit.
+        """Return what fragments must agree with: equal while earlier fragments still fit.
 
-        Not the column names alone: a column that was altered, or dropped and added again, has a
-        new field id, and a fragment with the old one would be read as null.
+        Column names are not enough: a column that was altered, or dropped and added again, has a
+        new field id, and a fragment with the old id would be read as null.
         """
 
     def latest(self) -> Self:
@@ -126,9 +126,9 @@ class DatasetPort(Protocol):
         """
 
     def restored(self, version: int) -> int | None:
-        """Return the version that a version brought back, ``None`` if it did something else.
+        """Return the version that a version restored, ``None`` if it did something else.
 
-        Ask for a version whose properties were read: the answer comes with them.
+        Call it for a version whose properties were read: the answer comes with them.
         """
 
     def oldest_fragment(self) -> object | None:
@@ -138,18 +138,18 @@ class DatasetPort(Protocol):
         """Return what identifies the newest fragment that an earlier version lacks; no I/O."""
 
     def has_fragment(self, fragment: object) -> bool:
-        """Tell whether this version has a fragment; costs no I/O."""
+        """Return whether this version has a fragment; costs no I/O."""
 
     def is_made_without(self, fragment: object) -> bool:
-        """Tell whether this version was surely not made from the one that added a fragment.
+        """Return whether this version was certainly not made from the one that added a fragment.
 
         ``False`` where the version has it, and where a compaction may have replaced it; no I/O.
         """
 
     def is_intact(self) -> bool:
-        """Tell whether the oldest data file that this version names is in the store: one request.
+        """Return whether the oldest data file that this version references exists: one request.
 
-        It is not once the dataset was dropped, also if another was made in its place.
+        It does not exist once the dataset was dropped, even if another was created in its place.
 
         :raises StorageUnavailableError: the store did not answer.
         """

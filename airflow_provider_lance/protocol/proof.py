@@ -1,4 +1,4 @@
-"""What dataset, checkpoint and user together prove of the epochs; pure."""
+"""What dataset, checkpoint and user together prove about the epochs; pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sighting(
     held_token: int | None = None,
     changed: bool = False,
 ) -> DecisionInput:
-    """Put together what the decision looks at."""
+    """Assemble the input of the decision."""
     recorded = state.owner
     return DecisionInput(
         checkpoint_id=checkpoint.id,
@@ -57,9 +57,9 @@ def sighting(
 
 
 def lost_epochs(watermark: Watermark, state: QueryState, spark_done: int) -> tuple[int, int] | None:
-    """Return the first and last epoch that a restored version took away for good.
+    """Return the first and last epoch that a restore removed for good.
 
-    An epoch above Spark's commit log is none of them: Spark plans it again.
+    An epoch above Spark's commit log is not among them: Spark plans it again.
 
     :param spark_done: the newest epoch in Spark's commit log.
     """
@@ -67,8 +67,8 @@ def lost_epochs(watermark: Watermark, state: QueryState, spark_done: int) -> tup
         return None
     lost = [stamp.epoch_id for stamp in watermark.undone if stamp.epoch_id <= spark_done]
     if watermark.undone_missing:
-        # Nobody can tell what the missing versions held; and if the fold itself was made before
-        # the restore, neither what is there.
+        # What the missing versions held is unknown. If the fold itself was made before the restore,
+        # what is in the table is unknown too.
         over_fold = watermark.undone_by[1] < state.folded_version
         lost += range(
             0 if over_fold else max(watermark.epoch, known_done(state)) + 1, spark_done + 1
@@ -84,9 +84,10 @@ def changed_epoch(checkpoint: Checkpoint, state: QueryState, watermark: Watermar
 def changed_ends(
     checkpoint: Checkpoint, state: QueryState, watermark: Watermark
 ) -> dict[int, EndOffsets]:
-    """Return the epochs that end elsewhere by the checkpoint than by the dataset.
+    """Return the epochs whose end differs between checkpoint and dataset.
 
-    With the ends that the dataset knows: from the epoch's own commit, or from the last fold.
+    Each comes with the end that the dataset knows: from the epoch's own commit, or from the last
+    fold.
     """
     known = {stamp.epoch_id: stamp.ends for stamp in watermark.stamps}
     if state.done:
@@ -100,7 +101,7 @@ def changed_ends(
 
 
 def epoch_in_doubt(checkpoint: Checkpoint, state: QueryState, watermark: Watermark) -> int | None:
-    """Return the newest epoch of which nobody can tell whether it is in the table, if any."""
+    """Return the newest epoch that cannot be proven to be in the table or not, if any."""
     decision = decide(sighting(checkpoint, state, watermark), NO_EPOCH)
     return checkpoint.planned if decision is Decision.HISTORY_GAP else None
 
@@ -123,7 +124,7 @@ def answered(
     on_restore: OnRestore,
     on_history_gap: OnHistoryGap,
 ) -> Watermark:
-    """Return the watermark with what the user has answered for; unchanged without an answer."""
+    """Return the watermark with the user's answers applied; unchanged without an answer."""
     lost = lost_epochs(watermark, state, checkpoint.committed)
     if lost is not None:
         if not on_restore.covers(lost):

@@ -1,6 +1,6 @@
 """What one driver knows of its query: the handle it stands at, its checkpoint, the watermark.
 
-Reads and refuses, writes nothing. The committer moves it along and asks it before every side
+It reads and refuses, and writes nothing. The committer moves it, and asks it before every side
 effect.
 """
 
@@ -89,18 +89,18 @@ class DriverSession:
         return f"query_id={self.query_id} {held}{watermark}"
 
     def move_to(self, port: DatasetPort) -> None:
-        """Stand at another handle; its config is decoded once, for all questions to come."""
+        """Move to another handle; its config is decoded once."""
         self.state = self.state_at(port)
         self.port, self._config = port, port.config
 
     def state_at(self, port: DatasetPort) -> QueryState:
-        """Return what a handle's config says; most commits leave it as it is."""
+        """Return the state in a handle's config; most commits leave it unchanged."""
         if port.config is self._config or port.config == self._config:
             return self.state
         return decode_query(port.config, self.query_id, port.version)
 
     def reopen(self) -> None:
-        """Look at the store, and stand at the newest version.
+        """Read the store, and move to the newest version.
 
         :raises DatasetNotFoundError, DatasetRestoredError, CommitStateUnknownError: see
             :mod:`.chain`.
@@ -113,12 +113,12 @@ class DriverSession:
         self.chain.prove(since=before)
 
     def refresh(self, *, strictly: bool) -> None:
-        """Look at the store if that was long ago; ``strictly`` in any case.
+        """Read the store if the last read is long ago; with ``strictly`` in any case.
 
-        Lance checks a commit against the versions since its handle, and passes over those that
-        were cleaned up, barriers too (seen on pylance 14.0.2). So a driver that hung, until its
-        successor's barrier was gone, has to look for itself. A commit is no look: it lands on top
-        of its handle, also where the dataset was dropped.
+        Lance checks a commit against the versions since its handle, and ignores those that were
+        cleaned up, barriers included (seen on pylance 14.0.2). So a driver that hung until its
+        successor's barrier was gone must read for itself. A commit does not count as a read: it
+        lands on top of its handle, even if the dataset was dropped.
         """
         aged = self.policy.clock().since(self._looked) > self.policy.fresh_seconds
         if strictly or aged:
@@ -135,7 +135,7 @@ class DriverSession:
                 "its own"
             )
         if settings := auto_cleanup(self.port.config):
-            # It runs inside anyone's commit and may eat the versions that prove an epoch.
+            # It runs inside any writer's commit and may remove the versions that prove an epoch.
             log.warning(
                 "Foreign auto-cleanup is on; every epoch will be folded, at twice the manifest "
                 "updates. Remove these keys and schedule cleanup instead. query_id=%s settings=%s",
@@ -148,13 +148,13 @@ class DriverSession:
         self.refuse(self.decide(NO_EPOCH))
 
     def recheck(self) -> None:
-        """Read the checkpoint again and refuse what another driver has made of it meanwhile."""
+        """Read the checkpoint again, and refuse what another driver has changed in it meanwhile."""
         self._checkpoint = replace(self._look(), id=self._checkpoint.id)
         self.read_watermark()
         self.refuse(self.decide(NO_EPOCH))
 
     def refuse_lost(self) -> None:
-        """Raise the error that names the epochs which a restored version took away, if any.
+        """Raise the error that names the epochs removed by a restored version, if any.
 
         :raises DatasetRestoredError: rows are gone that Spark has as done.
         """
@@ -165,13 +165,14 @@ class DriverSession:
             self.refuse(Decision.DATASET_RESTORED)
 
     def refuse_overtaken(self, epoch_id: int) -> None:
-        """Raise if Spark's log is further than this driver: it has this epoch done, or a later one.
+        """Raise if Spark's log is ahead of this driver: it has this epoch done, or a later one.
 
-        Another driver wrote it then. A restored version may have brought this driver's owner
-        record back since, and nothing else tells. Reads the checkpoint; call it after others have
+        Another driver wrote it then. A restored version may have brought this driver's owner record
+        back since, and nothing else shows that. Reads the checkpoint; call it after others have
         committed.
 
-        :raises DatasetRestoredError, FencedError: with rows gone, and without.
+        :raises DatasetRestoredError: rows are gone.
+        :raises FencedError: no rows are gone.
         """
         seen = self._look()
         if seen is self._at_start:
@@ -190,11 +191,11 @@ class DriverSession:
         )
 
     def note_done(self, epoch_id: int, ends: EndOffsets | None) -> None:
-        """Remember the newest epoch that is done, with rows or without."""
+        """Record the newest epoch that is done, with or without rows."""
         self.done = DoneEpoch(epoch_id, ends)
 
     def identify(self, driver: Driver) -> None:
-        """Take over what Spark says of the run; see :meth:`.committer.Committer.identify`."""
+        """Record what Spark says of the run; see :meth:`.committer.Committer.identify`."""
         known = self._checkpoint.id
         self.driver = driver
         self._checkpoint = replace(self._checkpoint, id=driver.checkpoint_id)
@@ -208,7 +209,7 @@ class DriverSession:
         return decide(self._sighting(self.watermark), epoch_id)
 
     def starts_generation(self) -> bool:
-        """Tell whether the claim begins a new numbering, because the user asked for one."""
+        """Return whether the claim begins a new numbering, because the user asked for one."""
         if not self.policy.new_generation or self.owner is not None:
             return False
         return decide(self._sighting(self.watermark), NO_EPOCH) in (
@@ -224,17 +225,17 @@ class DriverSession:
 
     @property
     def next_token(self) -> int:
-        """Return the token of whoever claims next."""
+        """Return the token of the next driver to claim."""
         return (self.state.owner.token if self.state.owner else 0) + 1
 
     @property
     def fenced(self) -> bool:
-        """Tell whether the handle's config names another owner than this driver; no I/O."""
+        """Return whether the handle's config names another owner than this driver; no I/O."""
         return self.owner is None or self.state.owner != self.owner
 
     def stop_requested(self, *, poll: bool) -> StopNote | None:
-        """Return the request that this driver must obey; see :meth:`.committer.Committer`."""
-        # The handle stays: the thread that commits moves it.
+        """Return the request that this driver must obey; see :class:`.committer.Committer`."""
+        # The handle stays: only the thread that commits moves it.
         state = self._newest_state() if poll else self.state
         if poll and self._overtaken(state):
             self.refuse(Decision.FENCED, state)
@@ -247,10 +248,10 @@ class DriverSession:
         return decode_query(port.config, self.query_id, port.version)
 
     def _overtaken(self, state: QueryState) -> bool:
-        """Tell whether somebody claimed after this driver, or, before its claim, after its start.
+        """Return whether another driver claimed after this one, or since its start if unclaimed.
 
-        Before the claim too: who claimed has an epoch in Spark's log, at the number that this
-        driver would plan next. A new generation has a log of its own.
+        It matters before the claim too: the driver that claimed has an epoch in Spark's log, at the
+        number that this driver would plan next. A new generation has its own log.
         """
         held = self.owner.token if self.owner else self._found_token
         if state.owner is None or state.owner.token <= held or self.starts_generation():
@@ -261,7 +262,7 @@ class DriverSession:
         return stop_for(state, launch_id=self._launch_id, owner=self.owner, found=self._found_stop)
 
     def read_watermark(self) -> None:
-        """Read the exact watermark at the handle, helped by Spark's commit log over a gap."""
+        """Read the exact watermark at the handle; Spark's commit log helps over a gap."""
         watermark = self._read()
         while watermark.missing and self._folded_by_others():
             watermark = self._read()
@@ -277,21 +278,21 @@ class DriverSession:
         if done and (self.done is None or self.done.epoch_id < done.epoch_id):
             self.done = done
         if watermark.epoch > self._planned_now:
-            # Either the checkpoint is an old copy, or another driver has gone on with it since it
-            # was read: an epoch is planned before it is committed, so a second look can tell.
+            # Either the checkpoint is an old copy, or another driver has continued it since it was
+            # read: an epoch is planned before it is committed, so a second read can tell.
             self._planned_now = max(self._planned_now, self._look().planned)
 
     def _folded_by_others(self) -> bool:
-        """Reopen; tell whether somebody folded since: our cleanup does before it removes."""
+        """Reopen; return whether another driver folded since: cleanup folds before it removes."""
         folded = self.state.folded_version
         self.reopen()
         return self.state.folded_version > folded
 
     def _look_beyond_the_start(self) -> None:
-        """Read the checkpoint anew if versions are missing that were made after this start.
+        """Read the checkpoint again if versions made after this start are missing.
 
-        Another driver may have been there and gone on with Spark's log: Lance lets a claim, too,
-        land over versions that were cleaned up while its driver hung (seen on pylance 14.0.2).
+        Another driver may have run and continued Spark's log: Lance also lets a claim land over
+        versions that were cleaned up while its driver hung (seen on pylance 14.0.2).
         """
         since = range(self._first_version + 1, self.port.version)
         if any(self.port.properties(version) is None for version in since):
@@ -311,7 +312,7 @@ class DriverSession:
         )
 
     def refuse(self, decision: Decision, state: QueryState | None = None) -> None:
-        """Raise the error that a decision stands for; return if it is no refusal."""
+        """Raise the error for a decision; return if it is not a refusal."""
         refuse(
             decision,
             state=state or self.state,

@@ -1,6 +1,6 @@
-"""Ask a query's driver to stop after its current epoch, through the dataset; and who obeys.
+"""Ask a query's driver, through the dataset, to stop after its current epoch; and who obeys.
 
-A request is a token and a note. The token means an owner, the note may name one launch.
+A request is a token and a note. The token names an owner, the note may name one launch.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def request_stop(
     by: str = "",
     launch_id: str = "",
 ) -> int | None:
-    """Ask a query's driver to stop; return the token asked for, ``None`` if nobody was asked.
+    """Ask a query's driver to stop; return the token asked for, ``None`` if no request was made.
 
     The request names the owner's token, or after a release the next one: a driver that waits for
     its first rows obeys it too. It never reaches a driver that starts later. A busy driver sees it
-    at its next commit, an idle one when it polls. One request stands at a time: the newest.
+    at its next commit, an idle one when it polls. One request exists at a time: the newest.
 
     :param by: who asks, for the driver's summary.
-    :param launch_id: ask this launch and no other, before its claim, too. ``None`` is returned,
-        and nobody asked, once it has released the query.
+    :param launch_id: ask only this launch, also before its claim. ``None`` is returned and no
+        request is made once it has released the query.
     :raises TransientError: the store refused too often, or the outcome is not known.
     """
     for attempt in backoff or Backoff():
@@ -65,19 +65,19 @@ def request_stop(
 
 
 def _stands(state: QueryState, token: int, launch_id: str) -> bool:
-    """Tell whether a request that has the same effect is there already."""
+    """Return whether a request with the same effect already exists."""
     if state.stop_token != token:
         return False
     named = state.stop_note.launch_id if state.stop_note else ""
     if state.owner is not None and token == state.owner.token:
         return named in ("", state.owner.driver.launch_id)
-    # A driver that waits for its first rows may have found the standing request at its start, and
-    # then takes it for somebody else's unless it is named.
+    # A driver that waits for its first rows may have found the current request at its start. It
+    # then treats the request as another driver's, unless the request names it.
     return bool(launch_id) and named == launch_id
 
 
 def standing_request(state: QueryState) -> StopNote | None:
-    """Return the stop request that stands; one without a note has neither names nor time."""
+    """Return the current stop request; one without a note has neither names nor time."""
     if state.stop_token is None:
         return None
     return state.stop_note or StopNote(state.stop_token)
@@ -86,7 +86,7 @@ def standing_request(state: QueryState) -> StopNote | None:
 def stop_for(
     state: QueryState, *, launch_id: str, owner: Owner | None, found: StopNote | None
 ) -> StopNote | None:
-    """Return the request if one driver has to obey it.
+    """Return the request if this driver has to obey it.
 
     :param owner: the driver's own ownership; ``None`` before its claim.
     :param found: the request that the driver found at its start.
@@ -96,7 +96,7 @@ def stop_for(
         return None
     if owner is not None:
         return asked if asked.token == owner.token else None
-    # Not claimed yet: meant is this driver, or a dead one whose query it is about to take.
+    # Not claimed yet: the request is for this driver, or for a dead one whose query it will take.
     last = state.owner.token if state.owner else 0
     meant = asked.token in (last, last + 1)
     return asked if meant and (asked != found or asked.launch_id) else None

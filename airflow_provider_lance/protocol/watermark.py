@@ -1,9 +1,9 @@
 """The exact watermark: what the config says, and the epochs stamped in the versions since.
 
-A version that landed need not be part of what the newest version shows: somebody may have restored
-an older one over it, or a writer that was paused may have landed it under a number that a cleanup
-had freed. So history is read from the newest version backwards, along the versions that it was made
-from, and an epoch counts only if each version above its own is there.
+A version that landed need not be part of the newest version: an older one may have been restored
+over it, or a paused writer may have landed it under a number that a cleanup freed. So history is
+read backwards from the newest version, along the versions that it was made from. An epoch counts
+only if each version above its own exists.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ __all__ = [
 def exact_watermark(
     port: DatasetPort, query_id: str, *, spark_done: int | None = None
 ) -> Watermark:
-    """Return the exact watermark at the port's version. Everyone who shows it calls this.
+    """Return the exact watermark at the port's version; every place that shows it calls this.
 
-    Reads one transaction per version since the last fold, and none while the owner is
-    ``released``: a release folds, and nobody commits an epoch before the next claim.
+    Reads one transaction per version since the last fold, and none while the owner is ``released``:
+    a release folds, and no epoch is committed before the next claim.
 
     :param spark_done: the newest epoch in Spark's commit log. If it is above what a release folded,
         the versions since are read nevertheless: an older one may have been restored.
-    :raises ProtocolVersionError: the dataset speaks a newer protocol.
+    :raises ProtocolVersionError: the dataset uses a newer protocol.
     :raises StorageUnavailableError: the store did not answer.
     """
     return WatermarkReader(port, query_id).at(port, spark_done=spark_done)
@@ -52,7 +52,7 @@ def exact_watermark(
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What one version's transaction says of a query; ``gone`` if it was cleaned up."""
+    """One version's transaction, as far as it concerns a query; ``gone`` if it was cleaned up."""
 
     stamp: EpochStamp | None = None
     restored: int | None = None
@@ -61,7 +61,7 @@ class _Record:
 
 @dataclass(slots=True)
 class _Chain:
-    """What was met on the way from the newest version down to the last fold."""
+    """What was found between the newest version and the last fold."""
 
     proven: list[EpochStamp] = field(default_factory=list)
     missing: int = 0
@@ -79,7 +79,7 @@ class WatermarkReader:
         self._records: dict[int, _Record] = {}
 
     def read(self) -> Watermark:
-        """Return the watermark at the newest version: one listing, and only what is new."""
+        """Return the watermark at the newest version: one listing, and only new versions."""
         self._port = self._port.latest()
         return self.at(self._port)
 
@@ -88,7 +88,7 @@ class WatermarkReader:
     ) -> Watermark:
         """Return the watermark at the port's version; see :func:`exact_watermark`.
 
-        :param to_gap: read no further back than to the newest version that is missing.
+        :param to_gap: read no further back than the newest version that is missing.
         """
         state = decode_query(port.config, self._query_id, port.version)
         released = state.owner is None or state.owner.state is OwnerState.RELEASED
@@ -120,7 +120,7 @@ class WatermarkReader:
         return chain
 
     def _skip(self, port: DatasetPort, chain: _Chain, version: int, restored: int) -> None:
-        """Note what the versions between a restored one and the restoring one held."""
+        """Record what the versions between a restored version and the restoring one held."""
         for number in range(version - 1, restored, -1):
             record = self._record(port, number)
             chain.undone_missing |= record.gone
@@ -136,7 +136,7 @@ class WatermarkReader:
 
 
 def known_done(state: QueryState) -> int:
-    """Return the newest epoch that the config knows as done, with rows or without."""
+    """Return the newest epoch that the config records as done, with or without rows."""
     return max(state.watermark, state.done.epoch_id if state.done else NO_EPOCH)
 
 
@@ -199,7 +199,7 @@ def find_epoch(
 ) -> EpochStamp | None:
     """Look for an epoch that this owner committed, in the versions after ``after``, newest first.
 
-    The same epoch by another owner is no answer to whether one's own commit landed.
+    The same epoch by another owner does not answer whether this owner's commit landed.
 
     :raises CommitStateUnknownError: a version that may have held it is gone.
     """

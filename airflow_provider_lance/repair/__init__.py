@@ -1,1 +1,1 @@
-"""Write what a finding advises, after checking its preconditions again."""
+"""Apply the repairs that findings advise, after checking their preconditions again."""

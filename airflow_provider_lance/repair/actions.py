@@ -1,7 +1,7 @@
-"""What can be repaired, each in one function that looks again first and never guesses.
+"""The repairs, one function each; each reads the current state again first and never guesses.
 
-None of them touches a row. Releasing by hand is what a new driver does, and no more: a claim, a
-barrier, a release; so the next driver finds a query that ended in order.
+None of them changes a row. A release by hand does what a new driver does, and no more: a claim, a
+barrier, a release. So the next driver finds a query that ended in order.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ def fold_watermark(
     dry_run: bool = False,
     backoff: Backoff | None = None,
 ) -> RepairResult:
-    """Write the exact watermark into the config, where the config is behind history.
+    """Write the exact watermark into the config if the config is behind history.
 
     Safe beside a live driver: it is one update of keys that every fold, claim and release writes,
     and Lance lets only one of two from the same version land.
 
     :raises HistoryGapError: versions are missing, so the watermark is not exact; or an older
-        version was brought back over epochs of it.
+        version was restored and removed epochs.
     :raises SpecError: the dataset does not know the query.
     :raises TransientError: the store refused too often.
     """
@@ -106,12 +106,12 @@ def release_owner(
     :param by: who releases, for the owner record.
     :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
     :param connection_arguments: what a command needs to reach the store, for the messages.
-    :param proven_dead: the caller knows by other means that no driver of the query is at work.
-        It does not count against a process that is seen alive.
-    :raises DriverAliveError: a driver is alive, or that cannot be told.
+    :param proven_dead: the caller knows by other means that no driver of the query runs. A process
+        that is seen alive still refuses.
+    :raises DriverAliveError: a driver is alive, or its state is unknown.
     :raises SpecError: the dataset does not know the query.
     :raises HistoryGapError: versions are missing and the checkpoint cannot prove the watermark.
-    :raises FencedError: another driver claimed in the middle; it was left alone.
+    :raises FencedError: another driver claimed in the middle; its claim stands.
     :raises TransientError: the store refused too often.
     """
     preconditions = check_preconditions(port, query_id, storage_options, connection_arguments)
@@ -129,8 +129,8 @@ def release_owner(
         if in_doubt is not None:
             raise gap_error(port, state, mark, in_doubt, connection_arguments=connection_arguments)
     else:
-        # The checkpoint has no say in it. This stands for one that proves nothing: should versions
-        # vanish in the middle, the claim refuses.
+        # The checkpoint is not needed here. This one proves nothing: if versions vanish in the
+        # middle, the claim refuses.
         checkpoint = Checkpoint(location, owner.driver.checkpoint_id, planned=sys.maxsize)
     driver = preconditions.driver("released", by)
     if dry_run:
@@ -166,7 +166,7 @@ def resolve_gap(
 ) -> RepairResult:
     """Answer for the one epoch in doubt, and release the query with that answer folded.
 
-    :param epoch: the epoch that is answered for; it must be the one in doubt.
+    :param epoch: the epoch to answer for; it must be the one in doubt.
     :param landed: whether its rows are in the dataset.
     :param by: see :func:`release_owner`, for the others too.
     :param after_version: the fold that the answer is about; ``None`` answers for the gap as it is
@@ -253,16 +253,16 @@ def resolve_checkpoint(
     dry_run: bool = False,
     backoff: Backoff | None = None,
 ) -> RepairResult:
-    """Record the checkpoint that lies at a location now, and number epochs anew for it.
+    """Record the checkpoint that is now at a location, and start a new numbering of epochs for it.
 
-    The next start reads the source from where this checkpoint stands, and what it reads is
-    appended, whether it was read before or not.
+    The next start reads the source from where this checkpoint stands, and appends what it reads,
+    even if it was read before.
 
     :param checkpoint_location: the new checkpoint, which must have an id.
-    :raises PreconditionError: there is no checkpoint yet, or it fits as it is; as
-        :class:`DriverAliveError` a driver is alive, or that cannot be told.
+    :raises PreconditionError: there is no checkpoint yet, or it already fits; as
+        :class:`DriverAliveError` a driver is alive, or its state is unknown.
     :raises CheckpointCorruptError: its id cannot be read.
-    :raises FencedError: another driver claimed in the middle; it was left alone.
+    :raises FencedError: another driver claimed in the middle; its claim stands.
     :raises TransientError: the store refused too often.
     """
     preconditions = check_preconditions(port, query_id, storage_options, connection_arguments)

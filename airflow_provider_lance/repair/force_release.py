@@ -1,4 +1,4 @@
-"""A claim and a release by hand: the query passes from one known owner to nobody, or not at all."""
+"""A claim and a release by hand: a known owner gives the query up, or nothing changes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ def force_release(
 ) -> tuple[DatasetPort, QueryState]:
     """Take the query from ``expected``, bar what it may still send, fold, release.
 
-    Nothing is written if somebody else has claimed since ``expected`` was read: Lance lets only one
-    of two updates of the owner's key land, and before each attempt the owner is looked at again.
+    Nothing is written if another driver claimed since ``expected`` was read: Lance lets only one of
+    two updates of the owner's key land, and the owner is read again before each attempt.
 
-    :param driver: what is recorded as the owner; its ``run_id`` must be like no other.
+    :param driver: the driver to record as the owner; its ``run_id`` must be unique.
     :returns: the query after the release, and the handle that shows it.
     :raises FencedError: another driver claimed before or in the middle.
     :raises HistoryGapError: versions are missing that ``checkpoint`` and ``policy`` cannot answer
         for.
-    :raises TransientError: the store refused too often. ``driver`` may be left as the owner,
-        ``active``; what was proven or answered for is folded then, and a release is left to do.
+    :raises TransientError: the store refused too often. ``driver`` may remain the owner,
+        ``active``; what was proven or answered for is then folded, and only a release remains to be
+        done.
     """
 
     def still_so(step: Failpoint) -> None:
@@ -43,7 +44,7 @@ def force_release(
             return
         owner = _state(committer.port, query_id).owner
         if owner and owner.driver == driver:
-            return  # an attempt before this one landed, and its answer came late
+            return  # an earlier attempt landed, and its answer came late
         if owner != expected:
             raise _taken(committer.port, query_id)
 

@@ -1,7 +1,7 @@
-"""Whether a driver of a query may still be at work: the one question before its owner is released.
+"""Whether a driver of a query may still be running; checked before its owner is released.
 
-Only what is seen counts: a process of this host that is gone, or a driver's own last word. An old
-heartbeat proves nothing, and a young one forbids.
+Only what is observed counts: a process of this host that has exited, or a driver's own summary. An
+old heartbeat proves nothing, and a recent one refuses.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _YOUNG_SECONDS = 600.0
 def seen_from_here(
     state: QueryState, reports: Files | None, *others: Files | None
 ) -> tuple[DriverSeen, ...]:
-    """Return the newest launches that left reports, and the owner, with or without any.
+    """Return the newest launches that left reports, and the owner, with or without reports.
 
-    :param reports: those beside the owner's checkpoint; ``None`` where they cannot be read.
+    :param reports: those beside the owner's checkpoint; ``None`` if they cannot be read.
     :param others: those beside other checkpoints of the query.
     :raises StorageUnavailableError: the store did not answer or refused.
     """
@@ -40,19 +40,19 @@ def seen_from_here(
 def refuse_live_driver(
     state: QueryState, drivers: Iterable[DriverSeen], *, proven_dead: bool, command: str
 ) -> None:
-    """Raise unless every driver of the query that can be seen is gone.
+    """Raise unless every visible driver of the query has exited.
 
-    What is seen alive is alive, whatever anybody says; ``proven_dead`` answers only for what
-    cannot be seen from here.
+    A driver that is seen alive always refuses. ``proven_dead`` answers only for drivers that are
+    not visible from here.
 
     :param command: what to type once the driver is proven dead by other means.
-    :raises DriverAliveError: a driver is alive, or it cannot be told.
+    :raises DriverAliveError: a driver is alive, or its state is unknown.
     """
     owner = state.owner
     for driver in sorted(drivers, key=lambda each: not each.alive):
         own = owner is not None and driver.is_of(owner.driver)
         if own and owner and owner.state is OwnerState.ACTIVE:
-            # Its process counts, not its word: an epoch that hung may come to life in it.
+            # Its process counts, not its summary: an epoch that hung may continue in it.
             at_work = driver.alive
             if driver.alive is None and driver.summary is not None:
                 at_work = False
@@ -97,6 +97,6 @@ def _refusal(
 
 
 def named(owner: Owner) -> str:
-    """Name an owner: by its run, or before Spark has named that, by its launch."""
+    """Return an owner's name: its run, or its launch before Spark has named the run."""
     driver = owner.driver
     return f"run {driver.run_id}" if driver.run_id else f"launch {driver.launch_id or 'unknown'}"

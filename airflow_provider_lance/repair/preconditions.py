@@ -1,4 +1,4 @@
-"""What a repair relies on, read at the newest version, and its refusals."""
+"""The preconditions of a repair, read at the newest version, and its refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = ["Preconditions", "check_preconditions", "gap_error", "known_query", "
 
 
 class Preconditions:
-    """One query at one version: who owns it, and what is proven of its epochs."""
+    """One query at one version: its owner, and what is proven of its epochs."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Preconditions:
         return self.state.query_id
 
     def command(self, *verb: str, options: Sequence[str] = ()) -> str:
-        """Return what to type for this query."""
+        """Return the command to type for this query."""
         return _typed(
             *verb,
             uri=self.port.uri,
@@ -69,7 +69,7 @@ class Preconditions:
     def watermark(self) -> Watermark:
         """Return the exact watermark at this version.
 
-        :raises DatasetRestoredError: an older version was brought back over epochs of it.
+        :raises DatasetRestoredError: an older version was restored and removed epochs.
         """
         mark = exact_watermark(self.port, self.query_id)
         refuse_undone(self.port, mark)
@@ -78,11 +78,11 @@ class Preconditions:
     def refuse_live_driver(
         self, location: str, *others: str, proven_dead: bool, command: str
     ) -> None:
-        """Raise unless every driver that can be seen, also by its reports, is gone.
+        """Raise unless every visible driver has exited, including those known by reports.
 
-        :param location: the owner's checkpoint, beside which drivers leave their reports.
-        :param others: checkpoints beside which other drivers may have left theirs.
-        :raises DriverAliveError: a driver is alive, or it cannot be told.
+        :param location: the owner's checkpoint, beside which drivers write their reports.
+        :param others: checkpoints beside which other drivers may have written theirs.
+        :raises DriverAliveError: a driver is alive, or its state is unknown.
         :raises SpecError: the reports' location cannot be opened from here.
         :raises StorageUnavailableError: the store of the reports did not answer or refused.
         """
@@ -93,9 +93,9 @@ class Preconditions:
 
     @property
     def heard(self) -> int:
-        """Return the watermark that the owner's own launch last told of, -1 if it told none.
+        """Return the last watermark that the owner's own launch reported, -1 if none.
 
-        What it told before its claim may be of an older generation.
+        A watermark reported before its claim may belong to an older generation.
         """
         own = [each for each in self._drivers if each.is_of(self.owner.driver)]
         said = [each.heartbeat.watermark for each in own if each.heartbeat and each.heartbeat.token]
@@ -113,7 +113,7 @@ class Preconditions:
         return files
 
     def checkpoint(self, location: str) -> Checkpoint:
-        """Read a checkpoint as it is now.
+        """Read the checkpoint's current state.
 
         :raises SpecError: the location cannot be opened from here.
         :raises CheckpointCorruptError: its id cannot be read.
@@ -122,9 +122,9 @@ class Preconditions:
         return read_checkpoint(location, open_files(location, self._storage), with_ends=True)
 
     def recorded_checkpoint(self, location: str, mark: Watermark) -> Checkpoint:
-        """Read the checkpoint that the watermark belongs to: it alone can bridge a gap.
+        """Read the checkpoint that the watermark belongs to: only it can bridge a gap.
 
-        :raises HistoryGapError: another checkpoint lies there, or none, or an older copy.
+        :raises HistoryGapError: there is another checkpoint, or none, or an older copy.
         """
         found, recorded = self.checkpoint(location), self.owner.driver
         if found.id == recorded.checkpoint_id and self.heard <= found.planned:
@@ -142,12 +142,12 @@ class Preconditions:
         )
 
     def driver(self, what: str, by: str) -> Driver:
-        """Return the owner's driver under a run id of its own.
+        """Return the owner's driver with a new run id.
 
-        All else stays the dead driver's: whoever watches its launch goes on seeing a driver that is
-        gone, not a query that somebody took; and a repairing that is killed in the middle leaves an
-        owner that is proven dead by the same process. The run id is like no other, since an owner
-        is told from another by all its fields.
+        Everything else stays the dead driver's. So a task that supervises its launch still sees a
+        driver that has exited, not a query that was taken over. A repair that is killed in the
+        middle leaves an owner that the same process proves dead. The run id is unique, since owners
+        are compared by all their fields.
         """
         return replace(self.owner.driver, run_id=f"{what} by {by or 'nobody'} {uuid4().hex[:8]}")
 
@@ -230,7 +230,7 @@ def _typed(
 def refuse_undone(port: DatasetPort, watermark: Watermark) -> None:
     """Raise if rows of epochs are gone, or may be, although history has or had the epochs.
 
-    :raises DatasetRestoredError: with the versions to look at.
+    :raises DatasetRestoredError: names the versions to inspect.
     """
     if watermark.undone_by is None or not watermark.may_lack_epochs:
         return

@@ -1,4 +1,4 @@
-"""What a repair did, or what it would write."""
+"""The result of a repair: what it did, or what it would write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["Action", "RepairResult", "Write", "planned_writes"]
 
 
 class Action(StrEnum):
-    """The five things that are repaired; two of them only because somebody said so."""
+    """The five repairs; two of them need the user's explicit decision."""
 
     FOLD = "fold"
     RELEASE = "release"
@@ -40,10 +40,10 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Write(JsonRecord):
-    """One new version of the dataset; none of these touches a row.
+    """One new version of the dataset; none of these changes a row.
 
     ``config`` is what it sets, ``None`` for what it removes; a barrier sets nothing. ``version`` is
-    exact unless somebody else commits first.
+    exact unless another writer commits first.
     """
 
     version: int
@@ -53,11 +53,11 @@ class Write(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class RepairResult(JsonRecord):
-    """The result: whether anything was written, and how the query stands now.
+    """The result: whether anything was written, and the query's state now.
 
-    With ``dry_run`` nothing was, and ``writes`` says what would be; ``version``, ``watermark``,
-    ``token`` and ``generation`` are then those that were found. ``moves`` are files of the
-    checkpoint that get another name, the old one first.
+    With ``dry_run`` nothing was written, and ``writes`` says what would be; ``version``,
+    ``watermark``, ``token`` and ``generation`` are then those that were found. ``moves`` are files
+    of the checkpoint that get another name, old name first.
     """
 
     action: Action
@@ -79,7 +79,7 @@ def planned_writes(
 ) -> list[Write]:
     """Return what a claim and a release would write from this version on.
 
-    Times, and the versions if somebody else commits first, are those of the moment.
+    Times are the current ones; versions differ if another writer commits first.
 
     :param watermark: what is folded; ``None`` for a new generation.
     """

@@ -1,7 +1,7 @@
-"""Repair files of a checkpoint, where the protocol proves what is right.
+"""Repair checkpoint files where the protocol proves what is right.
 
-Corrupt files are set aside if Spark can do without them. An offset file that says another end than
-its epoch's commit is written again from the commit.
+Corrupt files are set aside if Spark can do without them. An offset file that differs from its
+epoch's commit is written again from the commit.
 """
 
 from __future__ import annotations
@@ -53,26 +53,26 @@ def set_files_aside(
 ) -> RepairResult:
     """Move files of a query's checkpoint into its folder `set-aside`; none is deleted.
 
-    These are files that are corrupt, and offset files that say another end than their epochs'
-    commits; those are written again from the commits.
+    These are corrupt files, and offset files whose end differs from their epochs' commits; those
+    are written again from the commits.
 
     The query is claimed and released first: an epoch that a paused driver planned with one of these
-    files cannot land any more, whatever is planned in its place.
+    files can then no longer land, whatever is planned in its place.
 
     :param by: who asks, for the owner record.
     :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
     :param connection_arguments: what a command needs to reach the store, for the messages.
-    :param proven_dead: the caller knows by other means that no driver of the query is at work.
+    :param proven_dead: the caller knows by other means that no driver of the query runs.
     :raises CheckpointCorruptError: nothing proves that Spark can do without them.
-    :raises CheckpointMismatchError: another checkpoint lies there, or none; or the dataset does not
+    :raises CheckpointMismatchError: there is another checkpoint, or none; or the dataset does not
         have the end offsets of a changed file.
-    :raises DriverAliveError: a driver is alive, or that cannot be told.
+    :raises DriverAliveError: a driver is alive, or its state is unknown.
     :raises PreconditionError: the dataset does not know the query; or the checkpoint changed in the
         middle, and nothing was moved.
     :raises HistoryGapError: versions are missing, and the epoch in doubt is not answered for.
-    :raises FencedError: another driver claimed in the middle; it was left alone.
-    :raises TransientError: a store refused too often. What was moved by then stays so, Spark still
-        refuses to start, and the same call goes on.
+    :raises FencedError: another driver claimed in the middle; its claim stands.
+    :raises TransientError: a store refused too often. Files already moved stay moved, Spark still
+        refuses to start, and the same call continues.
     """
     preconditions = check_preconditions(port, query_id, storage_options, connection_arguments)
     port, state, owner = preconditions.port, preconditions.state, preconditions.owner
@@ -118,7 +118,7 @@ def set_files_aside(
             known=True,
             connection_arguments=connection_arguments,
         )
-    # Not beside them: Spark refuses to plan epoch 0 while `offsets` holds anything (seen on 4.3).
+    # A separate folder: Spark refuses to plan epoch 0 while `offsets` holds anything (seen on 4.3).
     folder = f"set-aside/{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     if rewrite:
         paths, checkpoint = rewrite.kept, rewrite.checkpoint
@@ -144,7 +144,7 @@ def set_files_aside(
         )
     except HistoryGapError as error:
         raise gap_error(port, state, mark, connection_arguments=connection_arguments) from error
-    # Only now can nobody land an epoch any more that would be one of these files'.
+    # From here on, no driver can land an epoch planned with one of these files.
     current = (
         rewrite.is_current(files)
         if rewrite
@@ -167,7 +167,7 @@ def set_files_aside(
 
 
 def _move(files: ArrowFiles, moves: Mapping[str, str]) -> None:
-    """Move the files in their order, each with the checksum that Hadoop keeps beside it."""
+    """Move the files in the given order, each with the checksum that Hadoop keeps beside it."""
     for path, to in moves.items():
         if files.read(checksum_path(path)) is not None:
             files.move(checksum_path(path), checksum_path(to))
@@ -179,10 +179,10 @@ _LINE_END = re.compile(b"\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Offset files that get the content ``after`` in place of ``before``.
+    """Offset files that get the content ``after`` instead of ``before``.
 
     ``set_aside`` are offset files of later epochs that are not done. They may begin where the
-    changed ones ended, so Spark plans them again. ``checkpoint`` is what is there afterwards.
+    changed ones ended, so Spark plans them again. ``checkpoint`` is the state afterwards.
     """
 
     before: Mapping[str, bytes]
@@ -192,11 +192,11 @@ class Rewrite:
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """Return the paths of all files that are kept as they were, newest first."""
+        """Return the paths of all files that are kept unchanged, newest first."""
         return (*self.set_aside, *self.after)
 
     def is_current(self, files: Files) -> bool:
-        """Tell whether the files are still those that were looked at."""
+        """Return whether the files still have the content that was read."""
         return all(files.read(path) == content for path, content in self.before.items())
 
     def apply(self, files: ArrowFiles, folder: str) -> None:
@@ -210,7 +210,7 @@ class Rewrite:
         for path, content in self.after.items():
             files.write(f"{folder}/{path}", self.before[path])
             files.write(f"{folder}/new/{path}", content)
-            # It belongs to the old content, and Spark may compare.
+            # The checksum belongs to the old content, and Spark may compare it.
             _move_checksum(files, path, folder)
             files.move(f"{folder}/new/{path}", path)
 
@@ -218,12 +218,13 @@ class Rewrite:
 def plan_rewrite(
     files: Files, checkpoint: Checkpoint, changed: Mapping[int, EndOffsets], done: int
 ) -> Rewrite | None:
-    """Plan what makes a checkpoint agree with the dataset; ``None`` if it does.
+    """Plan the changes that make a checkpoint agree with the dataset; ``None`` if it does.
 
-    :param changed: the epochs whose files disagree, see :func:`~.proof.changed_ends`.
+    :param changed: the epochs whose files disagree, see
+        :func:`~airflow_provider_lance.protocol.proof.changed_ends`.
     :param done: the newest epoch that is in the dataset or in Spark's commit log.
-    :raises CheckpointMismatchError: the dataset does not have the end offsets, or they are those
-        of other sources.
+    :raises CheckpointMismatchError: the dataset does not have the end offsets, or they are those of
+        other sources.
     """
     if not changed:
         return None
@@ -241,7 +242,7 @@ def plan_rewrite(
 
 
 def _content(checkpoint: Checkpoint, epoch: int, content: bytes, ends: EndOffsets) -> bytes:
-    """Return a file's content with the lines of the commit, its first two lines as they are."""
+    """Return a file's content with the lines of the commit; its first two lines stay unchanged."""
     if ends.lines is None:
         raise CheckpointMismatchError(
             f"offsets/{epoch} of the checkpoint at {checkpoint.location} is not what the commit of "

@@ -25,21 +25,21 @@ __all__ = ["LanceEpochSensor"]
 
 class LanceEpochSensor(BaseSensorOperator):
     """
-    Wait until a streaming query has committed what is asked for.
+    Wait until a streaming query has committed an epoch that meets a condition.
 
-    Exactly one of ``epoch``, ``advanced`` and ``max_age`` says what that is. The watermark is the
+    Exactly one of ``epoch``, ``advanced`` and ``max_age`` sets the condition. The watermark is the
     exact one, read from the dataset itself: no driver need be running. Returns the watermark seen:
     ``epoch``, ``version``, ``committedAt``.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI. (templated)
     :param query_id: The streaming query. (templated)
     :param epoch: Wait until this epoch, or a later one, is committed. (templated)
-    :param advanced: Wait until an epoch is committed that was not there when the DAG run started.
-    :param max_age: Wait until the newest epoch was committed at most so long ago.
+    :param advanced: Wait until an epoch is committed that did not exist when the DAG run started.
+    :param max_age: Wait until the newest epoch was committed at most this long ago.
     :param on_missing: ``wait`` or ``fail`` while the dataset or the query in it is missing.
     :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
         (templated)
-    :param deferrable: Look once, then wait in the triggerer.
+    :param deferrable: Check once, then wait in the triggerer.
     """
 
     template_fields: Sequence[str] = ("uri", "query_id", "epoch", "lance_conn_id")
@@ -74,7 +74,7 @@ class LanceEpochSensor(BaseSensorOperator):
         self.deferrable = deferrable
         if is_mapped(self):
             return
-        # What holds no template is told when the DAG is parsed.
+        # Arguments without a template are checked when the DAG is parsed.
         check_dataset(uri, query_id, lance_conn_id)
         if not advanced and not is_open(epoch):
             self._asked()
@@ -94,7 +94,7 @@ class LanceEpochSensor(BaseSensorOperator):
         try:
             first = self.poke(context)
         except AirflowFailException as error:
-            # What BaseSensorOperator does around its own pokes and around a deferral's end.
+            # As BaseSensorOperator does around its own pokes and around a deferral's end.
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(f"Skipped instead of failed: {error}") from error
             raise
@@ -127,7 +127,7 @@ class LanceEpochSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=False)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Return the watermark that ended the wait, or raise what waiting cannot mend."""
+        """Return the watermark that ended the wait, or raise an error that waiting cannot solve."""
         if event["status"] == "error":
             with no_retry_if_terminal():
                 raise error_class(event["error"])(event["message"])
@@ -142,11 +142,11 @@ class LanceEpochSensor(BaseSensorOperator):
         return self._asked()
 
     def _asked(self) -> EpochCondition:
-        """Return the condition that holds for every run."""
+        """Return the condition in the form that holds for every run."""
         if self.max_age is not None:
             return EpochCondition(max_age=self.max_age)
         try:
-            # What a template made may have space around it.
+            # A rendered template may have whitespace around it.
             given = self.epoch.strip() if isinstance(self.epoch, str) else self.epoch
             return EpochCondition(epoch=count(given))
         except ValueError:

@@ -1,7 +1,7 @@
 """A running query, found inside Spark by its id: its output mode, checkpoint and end offsets.
 
-A `foreachBatch` call has no public way to them, so this asks Spark's internals, and reads no file.
-The names are those of PySpark 4.0 to 4.3; where another has others, the answer is ``None``.
+A `foreachBatch` call has no public access to them, so this reads Spark's internals, and no file.
+The names are those of PySpark 4.0 to 4.3; where another version differs, the answer is ``None``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from airflow_provider_lance.spec.job import SinkOptions
 __all__ = ["ActiveQuery", "find_active_query", "refuse_another_query", "same_location"]
 
 _S3 = ("s3", "s3a", "s3n")
-"""Schemes of one store: Lance's is ``s3``, Hadoop's ``s3a``."""
+"""Schemes of one store: ``s3`` is Lance's, ``s3a`` Hadoop's."""
 
 _OTHER_INTERNALS = (Py4JError, PySparkException, AttributeError, TypeError, ValueError)
-"""What a name that Spark lacks, or a value of another kind, ends in."""
+"""What a missing name in Spark, or a value of another kind, raises."""
 
 _HEADER_LINES = 2
 """The version (``v1``, ``v2``) and the metadata, before the offsets in a file of Spark's log."""
@@ -52,10 +52,9 @@ class ActiveQuery:
         """Return where the epoch in progress ends, one text for each source.
 
         They are the lines of the checkpoint's ``offsets/<epoch_id>`` from the third on, written by
-        Spark's own serializer from the plan that it holds in memory: ``{"logOffset":0}``, or ``-``
-        for a source without an offset. With source evolution (``v2``) each begins with the
-        source's name, ``orders:{"logOffset":0}``, and they are sorted. Reads no file; takes 0.2
-        to 0.7 ms.
+        Spark's own serializer from the plan in its memory: ``{"logOffset":0}``, or ``-`` for a
+        source without an offset. With source evolution (``v2``) each begins with the source's name,
+        ``orders:{"logOffset":0}``, and they are sorted. Reads no file; takes 0.2 to 0.7 ms.
 
         :return: ``None`` if Spark is at another epoch, or has other internals.
         """
@@ -95,7 +94,7 @@ def find_active_query(session: SparkSession, query_id: str) -> ActiveQuery | Non
 
 
 def refuse_another_query(session: SparkSession, options: SinkOptions, epoch_id: int) -> None:
-    """Refuse the query that runs in this thread, if it is not the one that a sink was made for.
+    """Refuse the query that runs in this thread if the sink was made for another one.
 
     :raises SpecError: it has another output mode, or another checkpoint.
     :raises StorageUnavailableError: the sink's checkpoint location cannot be read.
@@ -127,13 +126,14 @@ def _is_same(checkpoint: str, files: HadoopFiles, query_id: str, epoch_id: int) 
         return True
     if {_scheme(checkpoint), _scheme(files.location)} == {"file"}:
         return False
-    # Two names of one store, such as a mount and what is mounted: a copy lacks the newest plan.
+    # Two paths to one store, such as a mount and its origin, show the same plan. A copy lacks the
+    # newest one.
     there = read_checkpoint(files.location, files)
     return there.id == query_id and there.planned >= epoch_id
 
 
 def same_location(one: str, other: str) -> bool:
-    """Tell whether two locations are spellings of one, as far as this can be told without a look.
+    """Return whether two locations are spellings of one, as far as their text shows.
 
     Links are followed on this host's disks, where Hadoop does not follow them.
     """

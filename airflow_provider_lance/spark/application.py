@@ -1,4 +1,4 @@
-"""What every spark-submit application of this package does: read its specification, say its end."""
+"""Parts of all spark-submit applications here: read the specification, report the end."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ log = logging.getLogger(__name__)
 
 
 def start_logging() -> None:
-    """Log warnings of anyone, and what this package has to say, to stderr."""
+    """Log all warnings, and this package's messages, to stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("airflow_provider_lance").setLevel(logging.INFO)
 
 
 def read_spec(name: str, *, remove: bool) -> bytes:
-    """Return a specification's JSON: a file of this host, or one that ``--files`` brought.
+    """Return a specification's JSON from a file of this host, or one that ``--files`` shipped.
 
     :param remove: delete the file once read.
-    :raises OSError: there is no such file, or it cannot be read.
+    :raises OSError: the file does not exist or cannot be read.
     """
     path = name if os.path.exists(name) else SparkFiles.get(name)
     with open(path, "rb") as file:
@@ -38,7 +38,7 @@ def read_spec(name: str, *, remove: bool) -> bytes:
 
 
 def message_of(error: BaseException) -> str:
-    """Return what an error says, without the JVM's stack trace that Spark's own repeat."""
+    """Return an error's message, without the JVM's stack trace that Spark's own errors repeat."""
     if isinstance(error, Py4JJavaError):
         return str(error).split("\n\tat ", 1)[0].strip()
     if isinstance(error, PySparkException):

@@ -1,8 +1,8 @@
-"""The sink's own compaction: every so many epochs, in the driver, beside the epochs.
+"""The sink's own compaction: once every few epochs, in the driver, beside the epochs.
 
-It runs in a thread of its own, on a handle of its own. An append never conflicts with it, so an
-append never waits. An upsert and an overwrite do conflict: they wait for it, but no longer than
-until one trigger interval after it began; from then on whoever commits second commits again.
+It runs in its own thread on its own handle. An append never conflicts with it and never waits. An
+upsert and an overwrite do conflict: they wait for it, at most until one trigger interval after it
+began. From then on, the one that commits second commits again.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ log = logging.getLogger(__name__)
 _NO_INTERVAL = 5.0
 _SHORTEST, _LONGEST = 1.0, 60.0
 _BYTES_PER_SECOND = 16 * 1024 * 1024
-"""What a slow core rewrites; with the trigger interval it bounds what one run takes on."""
+"""What a slow core rewrites; with the trigger interval, it bounds the work of one run."""
 
 
 class AutoCompaction:
-    """Begins a compaction when the epoch number passes a multiple of ``every``; 0 is never.
+    """Starts a compaction when the epoch number passes a multiple of ``every``; 0 is never.
 
-    By number, not by epochs seen, so that short runs come to their turn, too. One at a time: a turn
-    that finds another under way is taken after it.
+    The number counts, not the epochs seen, so short runs compact too. Only one runs at a time: if
+    one is due while another runs, it starts after that one.
     """
 
     def __init__(self, every: int, query_id: str) -> None:
-        """Do nothing yet."""
+        """Store the arguments; starts nothing."""
         self._every, self._query_id = every, query_id
         self._interval = _NO_INTERVAL
         self._turn: int | None = None
@@ -48,20 +48,20 @@ class AutoCompaction:
         self._given_up = threading.Event()
 
     def use_interval(self, seconds: float) -> None:
-        """Keep within a trigger interval; within a few seconds if there is none, which is 0."""
+        """Set the trigger interval to stay within; 0, for none, means a few seconds."""
         self._interval = seconds or _NO_INTERVAL
 
     @property
     def running(self) -> bool:
-        """Tell whether a compaction is under way."""
+        """Return whether a compaction runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def epoch_done(self, epoch_id: int, port: LanceDatasetPort, owner: Owner | None) -> None:
-        """Begin a compaction if it is time for one; returns at once.
+        """Start a compaction if one is due; returns at once.
 
         :param port: any handle of the dataset; the thread opens the newest version.
-        :param owner: the driver's ownership; the thread leaves the dataset alone if it has passed
-            to another.
+        :param owner: the driver's ownership; the thread does nothing once the dataset has another
+            owner.
         """
         if not self._every:
             return
@@ -71,7 +71,7 @@ class AutoCompaction:
         if turn == self._turn or self.running or self._given_up.is_set():
             return
         self._turn, self._wait_until = turn, time.monotonic() + self._interval
-        # A daemon: a store that hangs must not keep the driver from ending.
+        # A daemon thread: a store that hangs must not keep the driver from ending.
         thread = threading.Thread(
             target=self._run, args=(port, owner), name="lance-autocompact", daemon=True
         )
@@ -79,12 +79,12 @@ class AutoCompaction:
         self._thread = thread
 
     def give_way(self) -> None:
-        """Wait for a compaction under way, until one trigger interval after it began."""
+        """Wait for a running compaction, at most until one trigger interval after it began."""
         if self._thread is not None:
             self._thread.join(max(0.0, self._wait_until - time.monotonic()))
 
     def end(self, seconds: float) -> None:
-        """Wait so long for a compaction under way; after that it begins no further task."""
+        """Wait up to ``seconds`` for a running compaction; after that it begins no further task."""
         if self._thread is not None:
             self._thread.join(seconds)
         self._given_up.set()
@@ -110,7 +110,7 @@ class AutoCompaction:
             )
         except LanceStreamError as error:
             log.warning("Not compacted. query_id=%s error=%s", self._query_id, error)
-        except BaseException:  # a panic of Lance's is no Exception
+        except BaseException:  # a panic of Lance's is not an Exception
             log.exception("Not compacted. query_id=%s", self._query_id)
         else:
             log.info(
@@ -133,10 +133,10 @@ class AutoCompaction:
 def left_alone(fragments: Sequence[Any], every: int, most_bytes: int) -> list[int]:
     """Return the ids of the fragments that a run does not touch: all but some of the newest.
 
-    The newest ``every`` are new since the last run; before them, a fragment with more rows than all
-    newer ones together ends it. So a row is rewritten as often as the dataset doubles, not by every
-    run. Lance's own bounds cannot do this: they count whole tasks, and a first task above the bound
-    makes an empty plan (seen on pylance 14.0.2).
+    The newest ``every`` are new since the last run. Going back from them, a fragment with more rows
+    than all newer ones together ends the selection. So a row is rewritten only as often as the
+    dataset doubles, not in every run. Lance's own bounds cannot do this: they count whole tasks,
+    and a first task above the bound makes an empty plan (seen on pylance 14.0.2).
 
     :param fragments: `FragmentMetadata` in the dataset's order; at most four times ``every`` of
         them are taken.

@@ -1,7 +1,7 @@
 """A batch's rows in the dataset's types, checked value by value at every level of nesting.
 
-Lance trusts what it is given: text that is not UTF-8 is committed and then fails every read, and a
-null where none may be fails deep in its writer. So each batch is checked here, before anything is
+Lance does not check its input: text that is not UTF-8 is committed and then fails every read, and
+an unexpected null fails deep in its writer. So each batch is checked here, before anything is
 written. A path in a message is Spark's: ``items.element.price``, ``tags.key``, ``tags.value``.
 """
 
@@ -20,18 +20,18 @@ from airflow_provider_lance.spark.schema import is_list, is_text
 __all__ = ["conform", "one_form_of_floats", "with_negative_zeros"]
 
 _SHOWN_BYTES = 20
-"""Bytes that an example shows on each side of the first one that is not UTF-8."""
+"""Bytes that an example shows on each side of the first byte that is not UTF-8."""
 
 _ONE_ARRAY_BYTES = 2**31 - 1
-"""What one array of text or bytes can hold: its offsets are 32 bits wide."""
+"""The most that one array of text or bytes can hold: its offsets are 32 bits wide."""
 
 
 def conform(data: pa.Table, schema: pa.Schema, *, replaceable: Collection[str] = ()) -> pa.Table:
     """Cast a table to the dataset's schema, column by column, in the dataset's order.
 
     :param replaceable: columns in which bytes that are not UTF-8 become U+FFFD.
-    :raises RowsRefusedError: a value does not fit, is null where it may not be, or is text that is
-        not UTF-8; the message names column, path, types and why.
+    :raises RowsRefusedError: a value does not fit, is an unexpected null, or is text that is not
+        UTF-8; the message names column, path, types and reason.
     """
     columns = [
         _column(data.column(field.name), field, field.name in replaceable) for field in schema
@@ -79,7 +79,7 @@ class _TextError(Exception):
 
 
 def _fit(array: pa.Array, field: pa.Field, path: str, replace: bool) -> pa.Array:
-    """Return the array in the field's type, itself if nothing had to be changed."""
+    """Return the array in the field's type; the array itself if nothing changed."""
     fitted = _cast(array, field.type, path, replace)
     if fitted.null_count and not field.nullable:
         raise _NullError(path, fitted.null_count)
@@ -105,7 +105,7 @@ def _cast(array: pa.Array, target: pa.DataType, path: str, replace: bool) -> pa.
 
 
 def _needs_a_look(kind: pa.DataType) -> bool:
-    """Tell whether values of a type may be wrong although the type is right."""
+    """Return whether values of a type may be wrong although the type is right."""
     if is_text(kind):
         return True
     children = [kind.field(number) for number in range(kind.num_fields)]
@@ -120,14 +120,14 @@ def _at(path: str, error: Exception) -> pa.ArrowInvalid:
 
 
 def _struct(array: pa.Array, target: pa.StructType, path: str, replace: bool) -> pa.Array:
-    # pyarrow casts structs by position; the dataset's fields are found by name.
+    # pyarrow casts structs by position; this finds the dataset's fields by name.
     children = []
     same = array.type.equals(target)
     for field in target:
         child = pc.struct_field(array, [array.type.get_field_index(field.name)])
         fitted = _cast(child, field.type, f"{path}.{field.name}", replace)
         if not field.nullable and fitted.null_count:
-            # A field of a null struct is null, too, and no fault.
+            # A field of a null struct is null too; that is not an error.
             nulls = fitted.is_null()
             if array.null_count:
                 nulls = pc.and_(nulls, array.is_valid())
@@ -154,7 +154,7 @@ def _list(array: pa.Array, target: pa.DataType, path: str, replace: bool) -> pa.
 
 def _map(array: pa.Array, target: pa.MapType, path: str, replace: bool) -> pa.Array:
     if array.offset or array.null_count:
-        # Without the entries of other rows and of null maps, as `flatten` gives them of a list.
+        # Drop the entries of other rows and of null maps, as `flatten` does for lists.
         array = array.take(pa.array(range(len(array)), pa.int64()))
     offsets = array.offsets
     first, last = offsets[0].as_py(), offsets[-1].as_py()
@@ -171,7 +171,7 @@ def _map(array: pa.Array, target: pa.MapType, path: str, replace: bool) -> pa.Ar
 
 
 def _offsets(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return list offsets that start at 0 and carry the nulls, whatever slice the array is."""
+    """Return list offsets that start at 0 and carry the nulls, for any slice."""
     lengths = pc.list_value_length(array)
     ends = pc.cumulative_sum(pc.cast(pc.fill_null(lengths, 0), pa.int64()))
     starts = pa.concat_arrays([pa.array([0], ends.type), ends]).cast(kind)
@@ -179,7 +179,7 @@ def _offsets(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _with_nulls(offsets: pa.Array, array: pa.Array) -> pa.Array:
-    """Mark null lists as from_arrays wants it: by a null offset where they begin."""
+    """Mark null lists as from_arrays expects: by a null offset where they begin."""
     nulls = pa.concat_arrays([array.is_null(), pa.array([False])])
     return pc.if_else(nulls, pa.scalar(None, offsets.type), offsets)
 
@@ -198,7 +198,7 @@ def _vector(array: pa.Array, target: pa.FixedSizeListType, path: str, replace: b
     vectors = pa.FixedSizeListArray.from_arrays(values, type=target)
     if not array.null_count:
         return vectors
-    # Null lists have no values in `flatten`; give them places by taking from row positions.
+    # Null lists have no values in `flatten`; taking from row positions gives them places.
     present = pc.cast(pc.is_valid(array), pa.int64())
     row = pc.subtract(pc.cumulative_sum(present), 1)
     positions = pc.if_else(pc.is_valid(array), row, pa.scalar(None, pa.int64()))
@@ -212,7 +212,7 @@ def _plain(array: pa.Array, target: pa.DataType) -> pa.Array:
     if array.type.equals(target):
         return array
     if pt.is_integer(array.type) and pt.is_decimal(target):
-        # pyarrow wants room for the largest integer there is, not for those that are there.
+        # pyarrow requires room for the largest possible integer, not the largest present.
         array = pc.cast(array, pa.decimal128(19 + target.scale, target.scale))
     cast = pc.cast(array, target)
     if pt.is_floating(array.type) and target.bit_width < array.type.bit_width:
@@ -221,8 +221,8 @@ def _plain(array: pa.Array, target: pa.DataType) -> pa.Array:
 
 
 def _refuse_lost_floats(array: pa.Array, cast: pa.Array) -> None:
-    """Refuse values of which a narrower type leaves infinity or nothing; rounding is meant."""
-    # pyarrow compares no 16-bit floats.
+    """Refuse values that a narrower type turns into infinity or null; rounding is accepted."""
+    # pyarrow does not compare 16-bit floats.
     seen = pc.cast(cast, pa.float32()) if pt.is_float16(cast.type) else cast
     for limit, fault in ((math.inf, "large"), (-math.inf, "large"), (0.0, "small")):
         count = _equal_to(seen, limit) - _equal_to(array, limit)
@@ -246,10 +246,10 @@ def _equal_to(array: pa.Array, value: float) -> int:
 
 
 def _valid_text(array: pa.Array, path: str, replace: bool) -> pa.Array:
-    """Return the array if its text is UTF-8; otherwise refuse it, or replace what is not.
+    """Return the array if its text is UTF-8; otherwise refuse it, or replace the wrong bytes.
 
-    pyarrow checks 7 to 11 GB/s of ASCII, 2 of Japanese; Spark's rows come as bytes that it never
-    looked at.
+    pyarrow checks 7 to 11 GB/s of ASCII, 2 of Japanese. Spark's rows arrive as bytes that pyarrow
+    has not checked.
     """
     try:
         array.validate(full=True)
@@ -282,7 +282,7 @@ def _fault(text: bytes) -> UnicodeDecodeError | None:
 def one_form_of_floats(rows: pa.Table, names: Collection[str]) -> pa.Table:
     """Return the rows with -0.0 as 0.0, and NaN as one NaN, in the named float columns.
 
-    Spark groups and joins both as one value, Lance's merge and index compare bits (pylance 14.0.2).
+    Spark groups and joins both as one value; Lance's merge and index compare bits (pylance 14.0.2).
     """
     for number, field in enumerate(rows.schema):
         if field.name in names and pt.is_floating(field.type):
@@ -293,7 +293,7 @@ def one_form_of_floats(rows: pa.Table, names: Collection[str]) -> pa.Table:
 
 
 def with_negative_zeros(keys: pa.Table) -> pa.Table:
-    """Return the keys, and those with a 0.0 also with -0.0, as rows written before may have it."""
+    """Return the keys, and each key with 0.0 also with -0.0, as older rows may hold it."""
     for number, field in enumerate(keys.schema):
         if not pt.is_floating(field.type):
             continue

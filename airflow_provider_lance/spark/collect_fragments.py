@@ -1,4 +1,4 @@
-"""What the driver makes of an epoch's rows: one list of fragments, and the keys of an upsert."""
+"""How the driver combines an epoch's rows: one list of fragments, and the keys of an upsert."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["CollectedFragments", "gather", "gather_rows"]
 
 @dataclass(frozen=True)
 class CollectedFragments:
-    """An epoch, written: its fragments, and the keys of an upsert."""
+    """A written epoch: its fragments, and the keys of an upsert."""
 
     fragments: list[Any]
     keys: pa.Table | None
@@ -29,9 +29,9 @@ class CollectedFragments:
 
 
 def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedFragments:
-    """Put the tasks' messages together on the driver; write what the small partitions sent.
+    """Combine the tasks' messages on the driver; write the rows that small partitions sent.
 
-    :raises RowsRefusedError: a value does not fit, or a merge key is null or there twice.
+    :raises RowsRefusedError: a value does not fit, or a merge key is null or duplicated.
     """
     from lance.fragment import FragmentMetadata
 
@@ -62,7 +62,7 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedF
 
 
 def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
-    """Write an epoch that is on the driver as a whole.
+    """Write an epoch whose rows are all on the driver.
 
     :raises RowsRefusedError: as :func:`gather` does.
     """

@@ -1,6 +1,6 @@
-"""Which columns a stream may have: those that Lance stores as what they are, under their names.
+"""Which columns a stream may have: those that Lance stores unchanged, under their names.
 
-All of it is decidable from the stream's schema, before a dataset is made or touched.
+The stream's schema decides all of it, before a dataset is made or changed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RESERVED = frozenset(
         "_row_last_updated_at_version",
     }
 )
-"""Columns that every Lance dataset has by itself (pylance 14.0.2)."""
+"""Columns that every Lance dataset has (pylance 14.0.2)."""
 
 _CURES: dict[type[DataType], str] = {
     VariantType: "to_json(…) or variant_get(…)",
@@ -63,8 +63,8 @@ _CURES: dict[type[DataType], str] = {
 def arrow_schema(df: DataFrame, names: Collection[str]) -> pa.Schema:
     """Return the named columns of a stream as Arrow.
 
-    :raises SchemaMismatchError: a name or type that cannot be written, or not be read back as what
-        it was; the message names every column at fault, and the way out.
+    :raises SchemaMismatchError: a name or type cannot be written, or not be read back unchanged;
+        the message names every such column, and the way out.
     """
     faults = [*_unclear_names(df, names)]
     fields = [field for field in df.schema if field.name in names]
@@ -81,13 +81,13 @@ def arrow_schema(df: DataFrame, names: Collection[str]) -> pa.Schema:
 
 
 def folding(df: DataFrame) -> Callable[[str], str]:
-    """Return what makes a name as Spark compares it: in lower case, unless it is told otherwise."""
+    """Return the function that normalises names as Spark compares them; by default lower case."""
     sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
     return str if sensitive else str.lower
 
 
 def refuse_collated_keys(df: DataFrame, keys: Collection[str]) -> None:
-    """Refuse merge keys that Spark compares otherwise than Lance, which compares bytes.
+    """Refuse merge keys that Spark compares differently from Lance, which compares bytes.
 
     :raises SchemaMismatchError: a key column has a collation.
     """
@@ -124,7 +124,7 @@ def _unwritable_name(name: str) -> Iterator[str]:
 
 
 def _unreadable(field: StructField, path: str, has_time: bool) -> Iterator[str]:
-    """Say why values of a column's type, or of one within it, would not be read back."""
+    """Yield why values of a column's type, or of a nested type, would not be read back."""
     kind = field.dataType
     for refused, cure in _CURES.items():
         if isinstance(kind, refused):

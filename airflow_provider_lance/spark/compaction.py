@@ -1,7 +1,7 @@
-"""Compaction tasks on executors: each task is a Spark job of its own, as many at once as fit.
+"""Compaction tasks on executors: each task is its own Spark job, as many at once as fit.
 
-Their results are wanted one by one as they come, and no task may be begun once the time is up: one
-job for all tasks would give its results at its end, and `toLocalIterator` would run one task after
+Results are needed one by one as they arrive, and no task may start once the time is up. One job for
+all tasks would return its results at its end, and `toLocalIterator` would run the tasks one after
 the other.
 """
 
@@ -30,24 +30,24 @@ from airflow_provider_lance.spark.application import message_of
 __all__ = ["ExecuteOnExecutors", "Work"]
 
 _LOOK_SECONDS = 0.5
-"""How often executors that came or went are noticed."""
+"""How often a change in the number of executors is noticed."""
 
 _MOST = 1000
-"""Each task under way costs a thread here and one in the JVM."""
+"""Each running task needs one thread here and one in the JVM."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What an executor must know to run a task of one version; pickled into it, never logged."""
+    """What an executor needs to run a task of one version; pickled into it, never logged."""
 
     uri: str
     version: int
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, task: str) -> str:
-        """Run a task that comes as JSON; return ``{"result": …}`` or ``{"error": …}`` as JSON.
+        """Run a task given as JSON; return ``{"result": …}`` or ``{"error": …}`` as JSON.
 
-        Lance itself has tried again by then; a failed Spark task would only hide what it said.
+        Lance has already retried by then; a failed Spark task would only hide its message.
         """
         try:
             dataset = _open(self.uri, self.version, tuple(sorted(self.storage_options.items())))
@@ -73,9 +73,10 @@ def _open(
 
 
 class ExecuteOnExecutors:
-    """An :data:`.compaction.Execute` that runs the tasks on the executors of a session.
+    """A :data:`~airflow_provider_lance.maintenance.compaction.Execute` on a session's executors.
 
-    So many at once as ``spark.default.parallelism`` says, by default the cores of all executors.
+    It runs as many tasks at once as ``spark.default.parallelism`` says, by default the cores of all
+    executors.
     """
 
     def __init__(self, session: SparkSession, storage_options: Mapping[str, str]) -> None:
@@ -85,13 +86,13 @@ class ExecuteOnExecutors:
         self._share = 2 if growing == "true" else 1
 
     def __call__(self, port: LanceDatasetPort, tasks: Iterable[Any]) -> Iterator[Any]:
-        """Yield results in the order in which they come.
+        """Yield results in the order in which they arrive.
 
-        A task is taken when there is room for it. After an error no further one is, and those
-        under way are waited for; whoever stops asking ends them.
+        A task is taken when there is room for it. After an error no further task is taken, and the
+        running ones are awaited. If the caller stops iterating, they are cancelled.
 
         :raises OSError: Lance's own error in a task, as if it had run here.
-        :raises TransientError: executors were lost again and again.
+        :raises TransientError: executors were lost repeatedly.
         """
         work = Work(port.uri, port.version, self._storage_options)
         group = f"lance-compaction-{uuid.uuid4()}"
@@ -112,7 +113,7 @@ class ExecuteOnExecutors:
                     else:
                         yield each.result()
         finally:
-            if running:  # whoever asked has had enough
+            if running:  # the caller has stopped iterating
                 self._context.cancelJobGroup(group)
             pool.shutdown(cancel_futures=True)
         if failed:
@@ -122,7 +123,7 @@ class ExecuteOnExecutors:
         return min(_MOST, self._share * max(2, self._context.defaultParallelism))
 
     def _run(self, work: Work, task: Any, group: str) -> Any:
-        # This thread has a JVM thread of its own, and so a job group.
+        # This thread has its own JVM thread, and so its own job group.
         about = f"Compact {len(task.fragments)} fragments of {work.uri}"
         self._context.setJobGroup(group, about, interruptOnCancel=True)
         (text,) = self._context.parallelize([task.json()], 1).map(work).collect()

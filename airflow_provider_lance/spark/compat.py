@@ -1,4 +1,4 @@
-"""What differs between PySpark 4.0 and the newest, or is private there."""
+"""Differences between PySpark 4.0 and the newest version, and names that are private there."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = [
 
 
 def _type(name: str) -> type[DataType]:
-    """Return one of Spark's types; where this PySpark has no such type, one that no column has."""
+    """Return one of Spark's types; if this PySpark lacks it, a type that no column has."""
     found: type[DataType] | None = getattr(types, name, None)
     return found or type(name, (DataType,), {})
 
 
-# All three are missing in PySpark 4.0.
+# PySpark 4.0 lacks all three.
 GeographyType = _type("GeographyType")
 GeometryType = _type("GeometryType")
 TimeType = _type("TimeType")
@@ -37,11 +37,11 @@ def utc_arrow_schema(schema: StructType) -> pa.Schema:
     """Return a schema as Arrow; its timestamps with a time zone are in UTC."""
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")
-    return to_arrow_schema(schema)  # PySpark 4.0 and 4.1: UTC is what it does
+    return to_arrow_schema(schema)  # PySpark 4.0 and 4.1: always UTC
 
 
 def source_names(execution: Any) -> Any:
-    """Return a running query's sources by name, ``None`` in PySpark 4.0 and 4.1, which have none.
+    """Return a running query's sources by name, ``None`` in PySpark 4.0 and 4.1, which lack them.
 
     :param execution: Spark's ``MicroBatchExecution``.
     """
@@ -52,7 +52,7 @@ def source_names(execution: Any) -> Any:
 
 
 def offsets_of(progress: Any, sources: Any, names: Any, metadata: Any) -> Any:
-    """Return Spark's ``StreamProgress`` as what it writes into its offset log.
+    """Return Spark's ``StreamProgress`` in the form that it writes into its offset log.
 
     :param names: what :func:`source_names` returned.
     """

@@ -1,4 +1,4 @@
-"""One query watched to its end: heartbeats, orderly stops, and what does not end in order."""
+"""Watch one query to its end: heartbeats, orderly stops, and an end that is not in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _POLL_SECONDS = 10.0
 
 
 class DriverLoop:
-    """Watches a query from the driver's main thread, which goes on while an epoch hangs."""
+    """Watches a query from the driver's main thread, which keeps running while an epoch hangs."""
 
     def __init__(
         self,
@@ -35,12 +35,12 @@ class DriverLoop:
     ) -> None:
         """Begin to watch.
 
-        :param stop_grace: how long an epoch may go on after a stop was asked for, in seconds.
+        :param stop_grace: how long an epoch may continue after a stop request, in seconds.
         """
         self.request: StopNote | None = None
         """The stop request that was obeyed."""
         self.hangs: str | None = None
-        """What did not end in time; the query then still runs, and ends with its process only."""
+        """What did not end in time; the query then still runs, and ends only with its process."""
         self._session, self._query = session, query
         self._sink, self._heartbeat = sink, heartbeat
         self._grace = stop_grace
@@ -48,14 +48,14 @@ class DriverLoop:
         self._stopping_since: float | None = None
 
     def wait(self) -> None:
-        """Return when the query has ended, or hangs although it was asked to stop.
+        """Return when the query has ended, or hangs after a stop request.
 
         :raises FencedError: a newer owner holds the query.
         :raises DatasetNotFoundError, DatasetRestoredError: the dataset was dropped, or an older
             version of it restored.
         :raises StreamingQueryException: the query failed.
         """
-        # Without it, Spark's stop() waits for ever for a thread that hangs.
+        # Without a timeout, Spark's stop() waits forever for a thread that hangs.
         timeout = f"{int(self._grace * 1000)}ms"
         self._session.conf.set("spark.sql.streaming.stopTimeout", timeout)
         while not self.hangs and not self._query.awaitTermination(_LOOK_SECONDS):
@@ -66,7 +66,7 @@ class DriverLoop:
                 self._listen()
 
     def end(self) -> None:
-        """End a query that outlived its supervision; an epoch in progress still counts."""
+        """End a query that still runs after its supervision; an epoch in progress still counts."""
         self._sink.close()
         if self._query.isActive:
             self._stop()
@@ -99,7 +99,7 @@ class DriverLoop:
     def _end_in_order(self) -> None:
         now = time.monotonic()
         self._stopping_since = self._stopping_since or now
-        # Between two triggers nothing is under way; while one is, the sink refuses the next.
+        # Between two triggers nothing runs; during one, the sink refuses the next epoch.
         if not self._query.status["isTriggerActive"]:
             self._stop()
         elif now - self._stopping_since > self._grace:

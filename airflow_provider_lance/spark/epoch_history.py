@@ -1,4 +1,4 @@
-"""The newest epochs of a run with what they took, small enough to go with every heartbeat."""
+"""The newest epochs of a run with their durations, small enough to go with every heartbeat."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _MOST = 60
 
 
 class EpochHistory:
-    """Remembers the last 60 epochs that were committed; Spark's part is joined by its batch id."""
+    """Keeps the last 60 committed epochs; Spark's part is joined by its batch id."""
 
     def __init__(self) -> None:
-        # Replaced, never changed: the thread that commits adds, the one that watches reads.
+        # Replaced, never changed: the committing thread adds, the watching thread reads.
         self._epochs: tuple[dict[str, Any], ...] = ()
         self._batch_ms: dict[int, int] = {}
         self._joined = -1
 
     def add(self, report: EpochReport) -> None:
-        """Take in an epoch that the sink has just done."""
+        """Add an epoch that the sink has just done."""
         if report.decision is not Decision.FULL_COMMIT:
             return
         epoch = {
@@ -43,9 +43,9 @@ class EpochHistory:
         self._epochs = (*self._epochs, epoch)[-_MOST:]
 
     def join(self, query: StreamingQuery | None, last: Mapping[str, Any] | None) -> None:
-        """Take in how long Spark's newest triggers took.
+        """Add how long Spark's newest triggers took.
 
-        Costs nothing but a look at ``last``, unless triggers ended since that it does not show.
+        Reads only ``last``, unless triggers ended since that it does not show.
 
         :param last: the query's last progress.
         """
@@ -54,7 +54,8 @@ class EpochHistory:
             return
         done = False
         for progress in (last, *_older(query, number, self._joined)):
-            # While idle, Spark tells of the batch to come; only one that ran has written anything.
+            # While idle, Spark reports the batch to come; only a batch that ran has written
+            # anything.
             took = progress.get("durationMs") or {}
             if "addBatch" in took and "triggerExecution" in took:
                 self._batch_ms[_batch(progress)] = took["triggerExecution"]
@@ -63,13 +64,13 @@ class EpochHistory:
         self._batch_ms = {key: self._batch_ms[key] for key in sorted(self._batch_ms)[-_MOST:]}
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the epochs, oldest first; ``batchMs`` is ``None`` until Spark has told it."""
+        """Return the epochs, oldest first; ``batchMs`` is ``None`` until Spark has reported it."""
         return [each | {"batchMs": self._batch_ms.get(each["epoch"])} for each in self._epochs]
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedTotals(RunMetrics):
-    """Totals that tell of each epoch as it is added, between two looks of a watcher, too."""
+    """Totals that pass each epoch to a watcher, so none is missed between heartbeats."""
 
     watcher: Callable[[EpochReport], None] = lambda report: None
 

@@ -22,21 +22,21 @@ __all__ = ["EpochSizeEstimate", "EpochWriter", "Size"]
 log = logging.getLogger(__name__)
 
 _DIRECT_BYTES = 8 * 1024 * 1024
-"""What an epoch may be expected to hold in memory and still be collected by the driver."""
+"""The largest expected size in memory of an epoch that the driver collects."""
 
 _UNKNOWN_BYTES = 2**60
-"""Spark's statistics say at least so much where a source, Kafka for one, tells no size."""
+"""Spark's statistics report at least this much if a source, such as Kafka, gives no size."""
 
 
 class EpochWriter:
     """Writes a run's epochs, each as uncommitted fragments.
 
-    An epoch that is expected to be small is collected as Arrow by the driver and written there:
-    that spares planning a Python function, the way through a Python worker, and the messages, two
-    thirds of what a small epoch costs above Spark's own work. The first two epochs of a run, and
-    all that may be large, are written by the executors: a driver that a misjudged epoch has killed
-    makes progress after its restart. Beyond ``spark.driver.maxResultSize`` Spark refuses to
-    collect; the executors then write the epoch after all.
+    The driver collects an epoch that is expected to be small as Arrow, and writes it. That avoids
+    planning a Python function, the transfer through a Python worker, and the messages: two thirds
+    of what a small epoch costs above Spark's own work. The executors write the first two epochs of
+    a run, and all that may be large: so a driver killed by a misjudged epoch makes progress after
+    its restart. Beyond ``spark.driver.maxResultSize`` Spark refuses to collect; the executors then
+    write the epoch.
     """
 
     def __init__(self, task: WriteTask) -> None:
@@ -50,8 +50,8 @@ class EpochWriter:
 
         :param df: the micro-batch, with the columns that the task's ``split`` takes.
         :param dataset: a handle of the dataset.
-        :raises RowsRefusedError: a value does not fit, or a merge key is null or there twice.
-        :raises StorageUnavailableError: the store did not take the rows.
+        :raises RowsRefusedError: a value does not fit, or a merge key is null or duplicated.
+        :raises StorageUnavailableError: the store did not accept the rows.
         """
         began = time.monotonic()
         written = self._directly(df, dataset, began) or self._on_executors(df, dataset)
@@ -72,7 +72,7 @@ class EpochWriter:
             log.warning("Larger than expected, written by executors. expected=%s", expected)
             return None
         except pa.lib.ArrowException as error:
-            # PySpark 4.3 cannot collect a null struct that has a field which may not be null.
+            # PySpark 4.3 cannot collect a null struct that has a field which is not nullable.
             log.warning("Spark cannot collect these columns, executors write. error=%s", error)
             self._collects = False
             return None
@@ -92,7 +92,7 @@ class EpochWriter:
 
 
 def _planned_bytes(df: DataFrame) -> int:
-    """Return what Spark plans to read, 0 where the source tells nothing."""
+    """Return the bytes that Spark plans to read, 0 where the source gives no size."""
     plan: Any = df._jdf
     size = int(plan.queryExecution().optimizedPlan().stats().sizeInBytes())
     return 0 if size >= _UNKNOWN_BYTES else size
@@ -100,32 +100,32 @@ def _planned_bytes(df: DataFrame) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much an epoch is: rows, and bytes in memory."""
+    """The size of an epoch: rows, and bytes in memory."""
 
     rows: int
     bytes: int
 
 
 class EpochSizeEstimate:
-    """Expects of an epoch what came per second before it, for the seconds since.
+    """Estimates an epoch from the previous epoch's rate and the seconds since.
 
-    A stream that stood still finds a backlog when it goes on, so the size of the last epoch alone
-    says too little. Nothing is expected of a run's first two epochs.
+    A paused stream has a backlog when it continues, so the size of the last epoch alone is not
+    enough. The first two epochs of a run have no estimate.
     """
 
     def __init__(self) -> None:
         self.last: Size | None = None
-        """How much the epoch before was; ``None`` before a run's first."""
+        """The size of the previous epoch; ``None`` before a run's first."""
         self._began = 0.0
         self._seconds: float | None = None
 
     def note(self, began: float, size: Size) -> None:
-        """Take note of an epoch's size, and when it began in seconds of a monotonic clock."""
+        """Record an epoch's size, and when it began in seconds of a monotonic clock."""
         self._seconds = began - self._began if self.last else None
         self._began, self.last = began, size
 
     def at(self, now: float) -> Size | None:
-        """Return the size to expect of an epoch that begins now; ``None`` if that is unknown."""
+        """Return the estimate for an epoch that begins now; ``None`` if it is unknown."""
         if self.last is None or not self._seconds:
             return None
         growth = max(1.0, (now - self._began) / self._seconds)

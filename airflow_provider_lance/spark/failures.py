@@ -1,8 +1,8 @@
-"""What Spark, the JVM and users' functions raise, as errors of this package: certain, or passing.
+"""What Spark, the JVM and users' functions raise, as this package's errors: certain or transient.
 
-Only what fails again for sure gets a terminal class. Spark says the kind of its own errors with a
-condition and an SQLSTATE (https://spark.apache.org/docs/latest/sql-error-conditions.html), the
-JVM with the name of the exception's class.
+Only an error that is certain to recur gets a terminal class. Spark classifies its own errors by a
+condition and an SQLSTATE (https://spark.apache.org/docs/latest/sql-error-conditions.html), the JVM
+by the name of the exception's class.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _STATES = {
     "21": RowsRefusedError,  # cardinality violation
     "22": RowsRefusedError,  # data exception: a value that cannot be cast, a division by zero
     "23": RowsRefusedError,  # constraint violation
-    "42": SpecError,  # syntax error, or a name that is not there
+    "42": SpecError,  # syntax error, or an unknown name
     "46": SpecError,  # a setting that cannot be changed
     "P0": RowsRefusedError,  # raise_error() and assert_true() in SQL
 }
@@ -94,9 +94,9 @@ class _JavaError:
 
 
 def named_failure(error: BaseException) -> LanceStreamError | None:
-    """Return what an error means for a retry, ``None`` if that is not known or it may pass.
+    """Return what an error means for a retry, ``None`` if that is unknown or it may be transient.
 
-    Looks at the error and its causes in the JVM; an error of this package is returned as it is.
+    Checks the error and its causes in the JVM; an error of this package is returned unchanged.
     """
     if isinstance(error, LanceStreamError):
         return error
@@ -114,7 +114,7 @@ def named_failure(error: BaseException) -> LanceStreamError | None:
 
 
 def named_user_failure(error: Exception, what: str) -> BaseException:
-    """Return what an exception in a user's function means; the exception itself if it may pass.
+    """Return what an exception in a user's function means; unchanged if it may be transient.
 
     :param what: names the function in the message.
     """
@@ -126,12 +126,12 @@ def named_user_failure(error: Exception, what: str) -> BaseException:
 
 
 def access_denied(name: str, message: str) -> AccessDeniedError | None:
-    """Return that a store refuses this user, ``None`` if it does not, or not for good.
+    """Return the error for a store that refuses this user for good; otherwise ``None``.
 
     :param name: the class of the JVM's exception.
     """
     if _EXPIRED.search(message):
-        return None  # a retry takes the credentials that are valid then
+        return None  # a retry uses the credentials that are valid then
     if made := _MKDIR.search(message):
         return _not_made(made[1])
     if _DENIED_CLASSES.fullmatch(name) or (name.startswith("java.io.") and _DENIED.search(message)):
@@ -140,7 +140,7 @@ def access_denied(name: str, message: str) -> AccessDeniedError | None:
 
 
 def _not_made(folder: str) -> AccessDeniedError | None:
-    """Make a folder of this host that Hadoop could not make: only the system says why."""
+    """Make a folder of this host that Hadoop could not make: only the system gives the reason."""
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
@@ -170,7 +170,7 @@ def _by_class(found: _JavaError) -> LanceStreamError | None:
         return SpecError(found.message)
     if found.name.endswith((".AnalysisException", ".ParseException")):
         return SpecError(found.message)
-    if found.message.startswith(_STOPPED):  # after a minute of asking a master in vain
+    if found.message.startswith(_STOPPED):  # after one minute of unsuccessful requests to a master
         master = SparkConf().get("spark.master", "unknown")
         return MasterUnreachableError(
             f"{_STOPPED}. Its master, {master}, did not answer, or ended the application"
@@ -181,7 +181,7 @@ def _by_class(found: _JavaError) -> LanceStreamError | None:
 
 
 def _causes(error: BaseException) -> list[_JavaError]:
-    """Return an error of the JVM and its causes, the outermost first; empty for one of Python."""
+    """Return an error of the JVM and its causes, the outermost first; empty for a Python error."""
     found: list[_JavaError] = []
     each: Any = None
     if isinstance(error, Py4JJavaError):
@@ -192,7 +192,7 @@ def _causes(error: BaseException) -> list[_JavaError]:
         while each is not None and len(found) < _CAUSES:
             found.append(_read(each))
             each = each.getCause()
-    except Py4JError:  # the JVM is gone
+    except Py4JError:  # the JVM has exited
         pass
     return found
 
@@ -202,6 +202,6 @@ def _read(throwable: Any) -> _JavaError:
     message = str(throwable.getMessage() or name).strip()
     try:
         condition, state = throwable.getCondition(), throwable.getSqlState()
-    except Py4JError:  # no error of Spark's own
+    except Py4JError:  # not an error of Spark's own
         condition = state = None
     return _JavaError(name, condition or "", state or "", message)

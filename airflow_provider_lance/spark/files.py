@@ -1,4 +1,4 @@
-"""Files through Hadoop's filesystems: wherever Spark itself keeps the checkpoint."""
+"""Files through Hadoop's filesystems: in every store where Spark can keep the checkpoint."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from airflow_provider_lance.spark.failures import access_denied
 __all__ = ["HadoopFiles"]
 
 _NO_FILE_SYSTEM = (
-    "java.lang.RuntimeException: java.lang.ClassNotFoundException",  # known, its jar is not there
+    "java.lang.RuntimeException: java.lang.ClassNotFoundException",  # known, but its jar is missing
     "org.apache.hadoop.fs.UnsupportedFileSystemException",
 )
-"""How Hadoop's error begins where trying again is in vain."""
+"""The beginning of Hadoop's errors for which a retry cannot help."""
 _CHECKSUM = "org.apache.hadoop.fs.ChecksumException"
 
 
@@ -72,7 +72,7 @@ class HadoopFiles:
         return sorted(status.getPath().getName() for status in found)
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file whole, with the folders above it, over an older one."""
+        """Write a whole file, with the folders above it; replaces an older one."""
         try:
             stream = self._fs.create(self._path(path), True)
             try:
@@ -83,7 +83,7 @@ class HadoopFiles:
             raise self._unavailable(path, error) from None
 
     def remove(self, path: str) -> None:
-        """Remove a folder with all that is in it; it must be there."""
+        """Remove a folder and its content; the folder must exist."""
         try:
             self._fs.delete(self._path(path), True)
         except Py4JJavaError as error:

@@ -1,4 +1,4 @@
-"""Write the query's last progress beside the checkpoint, for the processes that watch it."""
+"""Write the query's last progress beside the checkpoint, for the processes that supervise it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["Activity", "HeartbeatWriter"]
 log = logging.getLogger(__name__)
 
 _QUIET_SECONDS = 10.0
-"""How long an unchanged heartbeat stands before it is written again, as a sign of life."""
+"""The age at which an unchanged heartbeat is written again, as a sign of life."""
 
 
 class HeartbeatWriter:
-    """Writes one small JSON document when there is news, and now and then when there is none."""
+    """Writes one small JSON document when it changed, and at intervals when it did not."""
 
     def __init__(self, files: Files, launch_id: str, session: SparkSession, sink: LanceSink):
         self._files, self._launch_id, self._sink = files, launch_id, sink
@@ -47,7 +47,7 @@ class HeartbeatWriter:
         self._written_at = 0.0
 
     def beat(self, query: StreamingQuery | None, state: str) -> None:
-        """Write the heartbeat if it says something new. A store that fails never ends the query."""
+        """Write the heartbeat if it changed. A store that fails never ends the query."""
         progress = _progress(query)
         signs = (progress and progress.get("timestamp"), self._sink.last)
         if query:
@@ -107,11 +107,11 @@ def _progress(query: StreamingQuery | None) -> dict[str, Any] | None:
 
 
 class Activity:
-    """Looks at one query again and again; ``since`` is as exact as the looks are frequent.
+    """Observes one query repeatedly; ``since`` is as exact as the observations are frequent.
 
-    Spark counts no triggers that find no data. But it makes a new status object at each step of a
-    trigger (seen on 4.3), and Java compares two of them by identity. So a query that looks for data
-    without a pause and finds none is never busy for long, and one that hangs is, at whichever step:
+    Spark does not count triggers that find no data. But it makes a new status object at each step
+    of a trigger (seen on 4.3), and Java compares two of them by identity. So a query that looks for
+    data without a pause and finds none is never busy for long. A query that hangs is, at any step:
     listing the source, planning, the sink, Spark's own log.
     """
 
@@ -121,9 +121,9 @@ class Activity:
         self._seen: tuple[Any, ...] | None = None
 
     def look(self, query: StreamingQuery, *progress: object) -> None:
-        """Look once.
+        """Observe once.
 
-        :param progress: whatever else changes when the query gets on.
+        :param progress: any other values that change when the query makes progress.
         """
         status: Any = query._jsq.status()
         if not _at_work(json.loads(status.json())):

@@ -67,10 +67,10 @@ def main(argv: list[str]) -> int:
 
 
 def _no_session(name: str, error: Exception) -> int:
-    """Say why there is no Spark, where a checkpoint cannot be written to: in the log."""
+    """Print why there is no Spark session: without one, the summary cannot be written to a file."""
     cause = _cause(error, None)
     if not os.path.exists(name):
-        raise error  # in a cluster only Spark brings the specification
+        raise error  # in a cluster only Spark ships the specification
     try:
         spec = JobSpec.loads(read_spec(name, remove=False))
     except (LanceStreamError, OSError) as unread:
@@ -81,7 +81,7 @@ def _no_session(name: str, error: Exception) -> int:
 
 
 def _end_process() -> NoReturn:
-    """End here and now; spark-submit sees the status and ends the JVM.
+    """Exit at once; spark-submit sees the status and ends the JVM.
 
     `session.stop()` and the interpreter's own end would wait for the thread that hangs.
     """
@@ -92,7 +92,7 @@ def _end_process() -> NoReturn:
 
 
 def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> Summary:
-    """Run one launch to its end and leave its summary beside the checkpoint. Never raises.
+    """Run one launch to its end and write its summary beside the checkpoint. Never raises.
 
     :param sink: the sink to use instead of one made from the specification; for tests.
     """
@@ -100,7 +100,7 @@ def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> 
 
 
 def _run(session: SparkSession, spec: JobSpec, sink: LanceSink | None) -> tuple[Summary, bool]:
-    """Do what :func:`run` does, and tell whether a query still hangs in this process."""
+    """Do what :func:`run` does; return also whether a query still hangs in this process."""
     began = time.monotonic()
     sink = sink or LanceSink(spec.sink, launch_id=spec.launch_id, launched_by=spec.launched_by)
     query: StreamingQuery | None = None
@@ -113,7 +113,7 @@ def _run(session: SparkSession, spec: JobSpec, sink: LanceSink | None) -> tuple[
         query = sink.start(_dataframe(session, spec), **_trigger(spec.trigger))
         supervision = DriverLoop(session, query, sink, heartbeat, spec.stop_grace)
         supervision.wait()
-    except BaseException as caught:  # SystemExit in a user's function has a summary, too
+    except BaseException as caught:  # SystemExit in a user's function gets a summary too
         error = _cause(caught, sink)
         if supervision:
             supervision.end()
@@ -150,8 +150,8 @@ def _trigger(text: str) -> dict[str, Any]:
 def _dataframe(session: SparkSession, spec: JobSpec) -> DataFrame:
     """Build the streaming DataFrame that the specification describes.
 
-    :raises SpecError: Spark cannot read the source or the SQL, or the user's function is not
-        there or returns something else.
+    :raises SpecError: Spark cannot read the source or the SQL, or the user's function does not
+        exist or returns something else.
     """
     if spec.source:
         return _from_source(session, spec.source, spec.sql)
@@ -194,7 +194,7 @@ def _cause(caught: BaseException, sink: LanceSink | None) -> BaseException | Non
     cause = inner if isinstance(caught, StreamingQueryException) and inner else caught
     if isinstance(cause, StoppedOnRequestError):
         return None
-    # An error of ours says all there is to say; for any other the trace may be all there is.
+    # An error of this package is complete; for any other, the trace may be the only information.
     named = named_failure(cause)
     trace = None if named else cause
     cause = named or cause

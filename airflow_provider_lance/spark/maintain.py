@@ -3,10 +3,10 @@
     spark-submit --py-files airflow_provider_lance.zip maintain.py /private/spec.json
         [--remove] [--report PATH]
 
-All else, the commits too, runs on the driver. The specification is a file, never an argument,
-because it may hold the store's secrets. In cluster mode pass it with ``--files`` and name it
-without its folder. ``--remove`` deletes it once read. The report is one line of JSON on stdout and,
-with ``--report``, a local file; in its place an error is ``{"error": class name, "message": …}``.
+Everything else, including the commits, runs on the driver. The specification is a file, never an
+argument, because it may hold the store's secrets. In cluster mode pass it with ``--files`` and name
+it without its folder. ``--remove`` deletes it once read. The report is one line of JSON on stdout
+and, with ``--report``, a local file. For an error it is ``{"error": class name, "message": …}``.
 Exit status: 0 done, 1 failed, 2 the specification cannot be read.
 """
 
@@ -37,7 +37,7 @@ log = logging.getLogger("airflow_provider_lance.spark.maintain")
 def main(argv: list[str]) -> int:
     """Run the application; see the module's docstring for arguments and exit status.
 
-    :raises SystemExit: with status 2, for arguments that are none.
+    :raises SystemExit: with status 2, for invalid arguments.
     """
     arguments = _arguments(argv)
     start_logging()
@@ -67,7 +67,8 @@ def run(session: SparkSession, spec: MaintenanceSpec) -> tuple[int, dict[str, An
             on_progress=_log_progress,
         )
     except Exception as error:
-        # An error of ours says all there is to say; for any other the trace may be all there is.
+        # An error of this package is complete; for any other, the trace may be the only
+        # information.
         trace = None if isinstance(error, LanceStreamError) else error
         log.error("Failed. %s: %s", type(error).__name__, message_of(error), exc_info=trace)
         return 1, _error_json(error)
@@ -91,7 +92,7 @@ def _error_json(error: BaseException) -> dict[str, Any]:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file of which nobody sees a part."""
+    """Write a file atomically: no reader sees a part of it."""
     hidden = path.with_name(f".{path.name}.new")
     hidden.write_text(text, encoding="utf-8")
     os.replace(hidden, path)

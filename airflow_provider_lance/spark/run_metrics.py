@@ -1,4 +1,4 @@
-"""What a sink did: one epoch, and all of a run."""
+"""What a sink did: in one epoch, and in the whole run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RunMetrics:
     last_epoch: int | None = None
 
     def plus(self, report: EpochReport) -> RunMetrics:
-        """Return the totals with one more epoch in them."""
+        """Return the totals with one more epoch added."""
         if report.decision in (Decision.SKIP_REPLAY, Decision.RECOVERY_TXN2_ONLY):
             return replace(self, skipped=self.skipped + 1)
         if report.decision is not Decision.FULL_COMMIT:

@@ -1,7 +1,7 @@
 """The stream's columns against the dataset's schema, checked once before the query starts.
 
-The dataset's Arrow schema rules. What changes only the form (time zone, list to fixed-size list,
-width of a number) is cast; what would change the meaning is refused before any data is read.
+The dataset's Arrow schema decides. A difference in form only (time zone, list to fixed-size list,
+width of a number) is cast. A difference in meaning is refused before any data is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["check_schema", "dataset_schema", "is_list", "is_text"]
 def check_schema(stream: pa.Schema, dataset: pa.Schema, *, uri: str) -> None:
     """Refuse a stream whose columns do not fit.
 
-    :raises SchemaMismatchError: names every column at fault, both types, and the way out.
+    :raises SchemaMismatchError: names every such column, both types, and the way out.
     """
     faults = [
         f"column {name!r} ({stream.field(name).type}) is not in the dataset: leave it out of the "
@@ -87,7 +87,7 @@ def _struct_obstacle(source: pa.StructType, target: pa.StructType) -> str | None
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Tell whether values of a type are text, which must be UTF-8."""
+    """Return whether values of a type are text, which must be UTF-8."""
     return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind))
 
 
@@ -96,12 +96,13 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def is_list(kind: pa.DataType) -> bool:
-    """Tell whether a type is a list of any kind, a vector included."""
+    """Return whether a type is a list of any kind, a vector included."""
     return bool(pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind))
 
 
 def _fits_vector(item: pa.DataType) -> bool:
-    # Of texts and bytes Lance panics at the first rows; lists and maps it refuses (pylance 14.0.2).
+    # For texts and bytes, Lance panics at the first rows; it refuses lists and maps (pylance
+    # 14.0.2).
     if pt.is_fixed_size_list(item):
         return _fits_vector(item.value_type)
     if pt.is_struct(item):
@@ -114,7 +115,7 @@ def _fits_vector(item: pa.DataType) -> bool:
 _MOST_DIGITS = 38
 """Digits that a decimal128 holds; an int64 takes 19 of them before the point."""
 
-# Within a kind only the width differs; a value that does not fit is refused at run time by name.
+# Within a kind only the width differs; a value that does not fit is refused when rows are written.
 _KINDS = (
     pt.is_integer,
     pt.is_floating,
@@ -128,10 +129,10 @@ _KINDS = (
 
 
 def dataset_schema(stream: pa.Schema, vector_sizes: Mapping[str, int]) -> pa.Schema:
-    """Return the schema of a dataset made for a stream; named list columns become vectors.
+    """Return the schema of a dataset created for a stream; named list columns become vectors.
 
-    :raises SchemaMismatchError: a vector column that the stream lacks, that is no list, or whose
-        items are of a type that has no fixed width.
+    :raises SchemaMismatchError: a vector column that the stream lacks, that is not a list, or whose
+        items have no fixed width.
     """
     for name in vector_sizes:
         seen = stream.field(name).type if name in stream.names else "no such column"

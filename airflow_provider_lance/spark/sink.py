@@ -57,23 +57,23 @@ _COMPACTION_SECONDS = 5.0
 
 
 class StoppedOnRequestError(Exception):
-    """Ends the query in place of an epoch that a closed sink must not begin; no data is lost."""
+    """Ends the query instead of an epoch that a closed sink must not begin; no data is lost."""
 
 
 class LanceSink:
     """Writes a streaming DataFrame into one Lance dataset, each epoch exactly once.
 
-    Start the query with :meth:`start`. The sink can also be given to ``foreachBatch`` by hand; it
-    then checks dataset, checkpoint and output mode at the first epoch, before it writes anything.
+    Start the query with :meth:`start`. You can also pass the sink to ``foreachBatch``; it then
+    checks dataset, checkpoint and output mode at the first epoch, before it writes anything.
 
-    Options have the names of :class:`~airflow_provider_lance.spec.job.SinkOptions`, in
-    camelCase: ``LanceSink(uri=…, queryId=…, checkpointLocation=…, outputMode="append")``.
-    A sink serves one run; make a new one for the next.
+    Options have the names of :class:`~airflow_provider_lance.spec.job.SinkOptions`, in camelCase:
+    ``LanceSink(uri=…, queryId=…, checkpointLocation=…, outputMode="append")``. A sink serves one
+    run; make a new one for the next.
 
     :param launch_id: the name of this launch, which stop requests may name; empty without one.
-    :param launched_by: who launched it, for whoever looks into the dataset.
+    :param launched_by: who launched it, for people who inspect the dataset.
     :param on_step: called at each step between two side effects; tests end the process there.
-    :raises SpecError: unknown option, wrong form, missing option or two that contradict.
+    :raises SpecError: unknown option, wrong form, missing option, or contradicting options.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class LanceSink:
         self.launch_id, self.launched_by = launch_id, launched_by
         self.committer: Committer | None = None
         self.error: BaseException | None = None
-        """What ended the last epoch, unwrapped: Spark reports it as text only."""
+        """The error that ended the last epoch, unwrapped: Spark reports it as text only."""
         self.totals = RunMetrics()
         """What this run has committed so far."""
         self.last: EpochReport | None = None
@@ -151,20 +151,20 @@ class LanceSink:
         )
 
     def close(self) -> None:
-        """Let the epoch in progress finish, and refuse to begin another."""
+        """Let the epoch in progress finish, and refuse further epochs."""
         self._closed.set()
 
     @property
     def closed(self) -> bool:
-        """Tell whether the sink was asked to begin no more epochs."""
+        """Return whether the sink refuses further epochs."""
         return self._closed.is_set()
 
     def release(self) -> bool:
         """Fold the watermark and give the query up; call it once the query has ended.
 
-        Spark's ``stop()`` does not wait for a call of the sink that is under way, and an owner must
-        not be released under a commit: this waits, and gives up (returns ``False``) on a hung one.
-        A compaction of the sink's own gets a few seconds to end.
+        Spark's ``stop()`` does not wait for a running call of the sink, and an owner must not be
+        released during a commit. So this waits, and gives up (returns ``False``) if the call hangs.
+        The sink's own compaction gets a few seconds to end.
         """
         self.close()
         self._compaction.end(_COMPACTION_SECONDS)
@@ -208,7 +208,7 @@ class LanceSink:
             on_step=self._on_step,
         )
         committer.prepare()
-        if streaming:  # otherwise Spark has read it already, and writes to it
+        if streaming:  # otherwise Spark has already read it, and writes to it
             refuse_corrupt(files, checkpoint, port, options.query_id, committer.watermark)
         self.committer = committer
         return committer
@@ -219,12 +219,12 @@ class LanceSink:
         ):
             location = report_location(self.options.checkpoint_location)
             wait_for_end(previous, HadoopFiles(session, location))
-            committer.recheck()  # it may have written Spark's log until its end
+            committer.recheck()  # the fenced driver may have written Spark's log until its end
 
     # --------------------------------------------------------------------------- epoch after epoch
 
     def __call__(self, df: DataFrame, epoch_id: int) -> None:
-        """Write and commit one epoch; Spark calls it. Never swallows: Spark would log it done."""
+        """Write and commit one epoch for Spark; raise every error, or Spark logs it as done."""
         with self._turn:
             self.epoch_in_progress = int(epoch_id)
             try:
@@ -236,7 +236,7 @@ class LanceSink:
                 self.error = error
                 raise
             except BaseException as error:
-                # py4j answers the JVM only after an Exception; otherwise it waits for ever.
+                # py4j answers the JVM only after an Exception; otherwise the JVM waits forever.
                 self.error = error
                 raise RuntimeError(f"epoch {epoch_id} ended in {error!r}") from error
             finally:
@@ -257,7 +257,7 @@ class LanceSink:
         )
 
     def _run(self, df: DataFrame, epoch_id: int) -> EpochReport:
-        if self.committer is None:  # by hand: what :meth:`start` sets may differ
+        if self.committer is None:  # used directly: what :meth:`start` sets may differ
             refuse_another_query(classic_session(df), self.options, epoch_id)
         committer = self.committer or self._prepare(df, streaming=False)
         if self._writer is None:
@@ -269,7 +269,7 @@ class LanceSink:
         decision = committer.decide(epoch_id)
         if decision is Decision.FULL_COMMIT:
             return self._write_and_commit(df, epoch_id, committer)
-        # Computed and thrown away: stateful operators must commit their state for every epoch, and
+        # Computed and discarded: stateful operators must commit their state for every epoch, and
         # Spark checks that they did (STATE_STORE_COMMIT_VALIDATION_FAILED).
         df.write.format("noop").mode("overwrite").save()
         if decision is Decision.RECOVERY_TXN2_ONLY:
@@ -317,7 +317,7 @@ class LanceSink:
         )
 
     def _ends(self, epoch_id: int) -> EndOffsets | None:
-        """Return where Spark says that the epoch ends, from memory; ``None`` if it does not."""
+        """Return where Spark's memory says that the epoch ends; ``None`` if it does not say."""
         lines = self._query.end_offsets(epoch_id) if self._query else None
         return EndOffsets.of(lines) if lines else None
 
@@ -337,7 +337,7 @@ class LanceSink:
         )
 
     def _projected(self, df: DataFrame) -> DataFrame:
-        """Select the dataset's columns in its order, and what `deleteWhen` makes of the row."""
+        """Select the dataset's columns in its order, and the value of `deleteWhen` for the row."""
         if self._as_is:
             return df  # each column of a select is a round trip to the JVM
         assert self._schema is not None

@@ -1,4 +1,4 @@
-"""What a query must be before it starts, and the wait for the driver that it fences."""
+"""Preconditions of a query's start, and the wait for the driver that it fences."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["classic_session", "driver_of", "refuse_trigger", "wait_for_end"]
 
 
 def classic_session(df: DataFrame) -> SparkSession:
-    """Return the session of a DataFrame, or refuse one of Spark Connect.
+    """Return the session of a DataFrame; refuse Spark Connect.
 
-    :raises SpecError: the DataFrame is of Spark Connect.
+    :raises SpecError: the DataFrame belongs to Spark Connect.
     """
     session = df.sparkSession
     if getattr(session, "_jvm", None) is None:
@@ -49,11 +49,11 @@ def refuse_trigger(trigger: dict[str, Any]) -> None:
 def driver_of(
     session: SparkSession, options: SinkOptions, launch_id: str, launched_by: str
 ) -> Driver:
-    """Return who this process is, for the owner record; call it in the query's own thread."""
+    """Return this process's identity for the owner record; call it in the query's own thread."""
     context = session.sparkContext
     process = ProcessIdentity.of(os.getpid())
-    # Spark sets both for the thread that runs a query, and for no other: its id is the
-    # checkpoint's id, and the job group is the run's id.
+    # Spark sets both for the thread that runs a query only: the query's id is the checkpoint's id,
+    # the job group is the run's id.
     return Driver(
         run_id=context.getLocalProperty("spark.jobGroup.id") or "",
         checkpoint_id=context.getLocalProperty("sql.streaming.queryId") or "",
@@ -71,25 +71,25 @@ def driver_of(
 log = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 20.0
-"""An idle driver notices within 10 s that it was overtaken, a busy one at its next commit."""
+"""An idle driver notices within 10 s that it is fenced, a busy one at its next commit."""
 
 _SILENCE_SECONDS = 12.0
-"""A driver writes a heartbeat every 10 s at least; a silent one does not write Spark's log."""
+"""A driver writes a heartbeat at least every 10 s; a silent one does not write Spark's log."""
 
 _LOOK_SECONDS = 0.2
 
 
 def wait_for_end(owner: Owner, reports: Files) -> None:
-    """Return once a fenced driver has ended, or is silent, or the patience is over.
+    """Return once a fenced driver has ended or is silent, or the time is up.
 
-    Nothing hangs on it but comfort: it can commit no more, and should the two still meet at Spark's
-    log, one of them ends with an error after which the other goes on.
+    Best effort; correctness does not depend on it. The fenced driver can no longer commit. If both
+    meet at Spark's log, one ends with an error, and the other then continues.
 
-    :param reports: where the query's drivers leave heartbeats and summaries.
+    :param reports: where the query's drivers write heartbeats and summaries.
     """
     process = ProcessIdentity(owner.driver.host, owner.driver.pid, owner.driver.start)
     if process == ProcessIdentity.of(os.getpid()):
-        return  # an earlier query of this very process; Spark itself sees to it
+        return  # an earlier query of this very process; Spark itself ends it
     launch_id = owner.driver.launch_id
     began = heard = time.monotonic()
     last = None

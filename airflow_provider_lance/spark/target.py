@@ -1,4 +1,4 @@
-"""The dataset a stream writes into: opened or made, and checked against the stream's columns."""
+"""The dataset that a stream writes into: opened or created, and checked against its columns."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ log = logging.getLogger(__name__)
 
 
 def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
-    """Open the dataset at its newest version, making it first if the options say so.
+    """Open the dataset at its newest version; create it first if the options say so.
 
-    A dataset is made only when everything that the stream's schema decides was checked.
+    A dataset is created only after everything that the stream's schema decides was checked.
 
     :raises DatasetNotFoundError: there is none, and ``createIfMissing`` is off.
-    :raises StorageUnavailableError: the store did not answer, or it could not be made.
+    :raises StorageUnavailableError: the store did not answer, or it could not be created.
     :raises SchemaMismatchError: the stream's columns do not fit or cannot be written, or a merge
-        key is no column or cannot be compared.
-    :raises SpecError: ``deleteWhen`` is no boolean condition over the stream.
+        key is not a column or cannot be compared.
+    :raises SpecError: ``deleteWhen`` is not a boolean condition over the stream.
     """
     extra = _read_by_condition(df, options)
     port = _existing(options)
@@ -59,7 +59,7 @@ def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
         return port
     _rehearse(schema, options)
     port = _create(schema, options)
-    # Another driver may have been faster, with columns of its own.
+    # Another driver may have created it first, with other columns.
     check_schema(columns, port.dataset.schema, uri=options.uri)
     return port
 
@@ -105,7 +105,7 @@ def _names_and_keys(schema: pa.Schema, keys: Collection[str]) -> pa.Schema:
 
 
 def _rehearse(schema: pa.Schema, options: SinkOptions) -> None:
-    """Make a dataset in memory, append to it, read and merge it: what Lance refuses, it says here.
+    """Create a dataset in memory, append, read and merge: Lance refuses here what it cannot store.
 
     Takes 3 ms on pylance 14.0.2 and touches no store.
     """
@@ -149,7 +149,7 @@ def _create(schema: pa.Schema, options: SinkOptions) -> LanceDatasetPort:
             )
         log.info("Created the dataset. uri=%s columns=%d", options.uri, len(schema))
     except OSError as error:
-        # Another driver was faster, or the answer was lost: what is there is checked.
+        # Another driver created it first, or the answer was lost: check the existing dataset.
         return _created_after_all(options, error)
     return _open(options)
 
@@ -164,7 +164,7 @@ def _created_after_all(options: SinkOptions, error: OSError) -> LanceDatasetPort
 
 
 def _read_by_condition(df: DataFrame, options: SinkOptions) -> tuple[str, ...]:
-    """Check deleteWhen and return the columns it reads: the dataset need not have those."""
+    """Check deleteWhen and return the columns that it reads: the dataset need not have those."""
     if not options.delete_when:
         return ()
     try:

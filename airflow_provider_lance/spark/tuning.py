@@ -1,6 +1,6 @@
-"""Two settings of Spark that decide the throughput of rows sent to Python, as Arrow batches.
+"""Two Spark settings that decide the throughput of rows sent to Python as Arrow batches.
 
-Both are made in the query's own session, and only where the user has not made them.
+Both are set in the query's own session, and only if the user has not set them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ __all__ = ["BatchRows", "spare_size_checks"]
 
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _FEWEST, _MOST = 10_000, 100_000
-"""Rows of a batch: Spark's default, and where more no longer help."""
+"""Rows of a batch: Spark's default, and the number above which more rows do not help."""
 _BATCH_BYTES = 4 * 1024 * 1024
 
 _LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -22,11 +22,11 @@ _NONE = str(2**31 - 1)
 def spare_size_checks(df: DataFrame) -> None:
     """Let a batch end by its rows alone, unless the user set a size or rows may hold blobs.
 
-    With a size limit, Spark 4.3 adds the whole batch's size up again after every single row: half
+    With a size limit, Spark 4.3 sums up the whole batch's size again after every single row: half
     of the driver's and executors' JVM time, measured with Flight Recorder on four narrow columns.
     The limit by rows (``spark.sql.execution.arrow.maxRecordsPerBatch``, 10,000) stays.
 
-    :param df: a micro-batch; its session is the query's own, the user's stays as it is.
+    :param df: a micro-batch; its session is the query's own, the user's stays unchanged.
     """
     if not _holds_blobs(df.schema):
         conf = df.sparkSession.conf
@@ -34,10 +34,10 @@ def spare_size_checks(df: DataFrame) -> None:
 
 
 class BatchRows:
-    """Lets a batch hold more rows where rows are short, by those of the epoch before.
+    """Lets a batch hold more rows if rows are short, judged by the previous epoch.
 
-    What a batch costs by itself, some milliseconds in JVM and Python together, is paid for fewer
-    of them: a quarter of the time of narrow rows.
+    A batch has a fixed cost, some milliseconds in JVM and Python together. Fewer batches save a
+    quarter of the time of narrow rows.
     """
 
     def __init__(self) -> None:
@@ -46,15 +46,15 @@ class BatchRows:
     def fit(self, df: DataFrame, row_bytes: float) -> None:
         """Set the rows of a batch to what 4 MiB hold, within Spark's default and ten times it.
 
-        :param df: a micro-batch; its session is the query's own, the user's stays as it is.
-        :param row_bytes: of one row in memory.
+        :param df: a micro-batch; its session is the query's own, the user's stays unchanged.
+        :param row_bytes: bytes of one row in memory.
         """
         conf = df.sparkSession.conf
         wanted = min(_MOST, max(_FEWEST, int(_BATCH_BYTES / max(row_bytes, 1))))
         if wanted == (self._set or _FEWEST):
             return
         if self._set is None and conf.get(_ROWS, None) is not None:
-            return  # the user's
+            return  # set by the user
         conf.set(_ROWS, wanted)
         self._set = wanted
 

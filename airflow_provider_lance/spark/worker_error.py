@@ -17,7 +17,7 @@ from airflow_provider_lance.exceptions import (
 __all__ = ["may_pass", "named_by_worker", "users_failure"]
 
 _RAISED = re.compile(rf"^{re.escape(exceptions.__name__)}\.(\w+): (.*)$", re.MULTILINE)
-"""The last line of a Python trace: where the class is, its name, what it says."""
+"""The last line of a Python trace: the class's module, its name, its message."""
 _LONGEST = 20_000
 _BEGIN = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s+File "(.*)", line \d+')
@@ -33,9 +33,9 @@ _MAY_PASS = re.compile(
 
 
 def named_by_worker(text: str) -> LanceStreamError | None:
-    """Return the error of this package that a worker raised, ``None`` if it was any other.
+    """Return this package's error that a worker raised, ``None`` if it was any other error.
 
-    :param text: what Spark says of it: only the trace of a worker's error arrives.
+    :param text: Spark's text: only the trace of a worker's error arrives.
     """
     raised = _RAISED.findall(text)
     if not raised:
@@ -45,7 +45,7 @@ def named_by_worker(text: str) -> LanceStreamError | None:
 
 
 def may_pass(names: Iterable[str]) -> bool:
-    """Tell by the names of an exception's classes whether the same call may succeed later."""
+    """Return whether the same call may succeed later, by the names of an exception's classes."""
     return any(_MAY_PASS.search(name) for name in names)
 
 
@@ -54,7 +54,7 @@ def users_failure(text: str, what: str = "a Python function of the stream") -> T
 
     Lines of Spark and of this package are left out. ``None`` if the same call may succeed later.
 
-    :param text: a text that holds a Python trace.
+    :param text: a text that contains a Python trace.
     """
     _, begin, trace = text.partition(_BEGIN)
     if not begin:
@@ -73,7 +73,7 @@ def users_failure(text: str, what: str = "a Python function of the stream") -> T
 
 
 def _bounded(text: str) -> str:
-    """Keep a message that holds a whole batch out of summaries and logs."""
+    """Truncate a message that holds a whole batch, for summaries and logs."""
     if len(text) <= _LONGEST:
         return text
     half = _LONGEST // 2
@@ -81,7 +81,7 @@ def _bounded(text: str) -> str:
 
 
 def _users_lines(trace: list[str]) -> tuple[list[str], int]:
-    """Return a trace without the frames of others, and the number of frames that are left."""
+    """Return a trace without the frames of other code, and the number of remaining frames."""
     kept: list[str] = []
     users, theirs = 0, False
     for line in trace:
@@ -96,7 +96,7 @@ def _users_lines(trace: list[str]) -> tuple[list[str], int]:
 
 
 def _last_exception(lines: list[str]) -> str:
-    """Return the trace's last part, type and message: what follows its last frame."""
+    """Return the trace's last part, type and message: the lines after its last frame."""
     frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
     rest = lines[frames[-1] + 1 :] if frames else lines
     while rest and rest[0].startswith("    "):

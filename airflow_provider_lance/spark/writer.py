@@ -1,8 +1,8 @@
 """What a task does with its partition: it writes fragments, or sends few rows to the driver.
 
 Each task counts its rows as they pass. A partition of a small epoch sends its rows to the driver,
-which writes them together: one fragment in place of one per task. A larger partition is written
-where it is, and sends only the fragments' metadata, plus the merge keys of an upsert.
+which writes them together: one fragment instead of one per task. A larger partition is written by
+its task, which sends only the fragments' metadata, plus the merge keys of an upsert.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_provider_lance.spark.casts import conform, one_form_of_floats
 __all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]
 
 DELETE_FLAG = "__lance_delete"
-"""The boolean column that `deleteWhen` is evaluated into; it never reaches the dataset."""
+"""The boolean column that holds the value of `deleteWhen`; it never reaches the dataset."""
 
 MESSAGE_SCHEMA = """
     rows LONG, deletes LONG, bytes LONG,
@@ -33,7 +33,8 @@ MESSAGE_SCHEMA = """
 """One message per task: `data`, or `fragments` and in an upsert `keys`, or a `refusal`."""
 
 _INLINE_BYTES = 2 * 1024 * 1024
-"""What one task may send to the driver. 400 tasks still stay below spark.driver.maxResultSize."""
+"""The most that one task may send to the driver: 400 tasks stay below spark.driver.maxResultSize.
+"""
 
 _opened: dict[tuple[str, str], Any] = {}
 """The dataset handle of this Python worker, kept across tasks: opening loads the manifest."""
@@ -41,7 +42,7 @@ _opened: dict[tuple[str, str], Any] = {}
 
 @dataclass(frozen=True)
 class WriteTask:
-    """What an executor must know to write a partition; pickled into the task, never logged."""
+    """What an executor needs to write a partition; pickled into the task, never logged."""
 
     uri: str
     run_id: str
@@ -67,7 +68,7 @@ class WriteTask:
     def _buffer(
         self, batches: Iterator[pa.RecordBatch]
     ) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
-        """Take batches until the partition is known to be small, or not to be."""
+        """Take batches until the partition is known to be small, or known not to be."""
         buffered: list[pa.RecordBatch] = []
         rows = size = 0
         for batch in batches:
@@ -85,7 +86,7 @@ class WriteTask:
         try:
             fragments = self.write(reader, self._dataset())
         except Exception:
-            # Lance and Spark would each wrap it in an error of their own, and retry the task.
+            # Lance and Spark would each wrap it in their own error, and retry the task.
             if counted.refusal:
                 return _message(rows=counted.rows, refusal=str(counted.refusal))
             raise
@@ -98,7 +99,7 @@ class WriteTask:
         )
 
     def _dataset(self) -> Any:
-        # The run id makes a restarted query open anew, in case the dataset was recreated.
+        # The run id makes a restarted query open the dataset again, in case it was recreated.
         name = (self.uri, self.run_id)
         if name not in _opened:
             _opened.clear()
@@ -110,7 +111,7 @@ class WriteTask:
     def write(self, rows: pa.RecordBatchReader, dataset: Any) -> list[Any]:
         """Write rows of the dataset's schema into new, uncommitted fragments.
 
-        :raises StorageUnavailableError: the store did not take them, or Lance panicked.
+        :raises StorageUnavailableError: the store did not accept them, or Lance panicked.
         """
         from lance.fragment import write_fragments
 
@@ -131,7 +132,7 @@ class WriteTask:
             deletes = pc.sum(doomed).as_py() or 0
             keep = table.filter(pc.invert(doomed)) if deletes else table
         names, merge_keys = self.schema.names, list(self.merge_keys)
-        # Replaced, two keys could become one, and one row another.
+        # With replaced bytes, two keys could become one, and one row could overwrite another.
         replaceable = set(names) - set(merge_keys) if self.replace_invalid_text else ()
         added = conform(keep.select(names), self.schema, replaceable=replaceable)
         if not merge_keys:
@@ -145,7 +146,7 @@ class WriteTask:
 
 
 class _Counted:
-    """Rows, deletes, bytes and keys of a partition, noted while its batches are written."""
+    """Rows, deletes, bytes and keys of a partition, counted while its batches are written."""
 
     def __init__(self, task: WriteTask) -> None:
         self._task = task

@@ -1,1 +1,1 @@
-"""What a user may write about a stream: sink options, source options, the job specification."""
+"""What a user configures about a stream: sink options, source options, the job specification."""

@@ -1,7 +1,7 @@
-"""What a user may write about a stream: options and job specification, parsed once, then frozen.
+"""The options and the job specification of a stream, parsed once, then frozen.
 
 The names are Spark's (camelCase). An unknown name is refused with the list of valid ones. Both
-sides of a launch parse with this module: Airflow before anything is started, the driver again.
+sides of a launch parse with this module: Airflow before it starts anything, then the driver.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ def _bytes(value: Any) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """The sink's options, by the names users type.
+    """The sink's options, by the names that users type.
 
     - ``uri``, ``queryId``, ``checkpointLocation``: required; both places absolute.
     - ``outputMode``: ``append``, ``complete`` or ``update``.
     - ``mergeKeys``, ``deleteWhen``: for an upsert, the columns that identify a row and a SQL
       condition over the stream's columns under which the row is deleted instead.
     - ``updateAsAppend``: append every changed row of an update instead.
-    - ``smallEpochRows``: partitions with at most so many rows (and 2 MiB) are gathered into one
+    - ``smallEpochRows``: partitions with at most this many rows (and 2 MiB) are gathered into one
       fragment; rows are counted, not estimated. 0 writes everything on the executors.
     - ``targetRowsPerFragment``: rows after which a new fragment begins.
     - ``watermarkEvery``: epochs between two folds of the watermark.
     - ``autoCompactEvery``: epochs between two compactions by the driver; 0 for none.
-    - ``cacheBytes``: what Lance's caches hold at most in the driver; an eighth of it manifests and
-      file footers, the rest indices.
-    - ``createIfMissing``, ``vectorSizes``: make the dataset with the stream's columns, and list
+    - ``cacheBytes``: the most that Lance's caches hold in the driver; an eighth for manifests and
+      file footers, the rest for indices.
+    - ``createIfMissing``, ``vectorSizes``: create the dataset with the stream's columns, with list
       columns as vectors of a fixed size.
     - ``invalidText``: ``refuse`` text that is not UTF-8, or ``replace`` its wrong bytes by U+FFFD.
     - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
@@ -98,7 +98,7 @@ class SinkOptions:
     def parse(cls, given: Mapping[str, Any]) -> Self:
         """Read options as a user writes them.
 
-        :raises SpecError: unknown name, wrong form, missing option, or two that contradict.
+        :raises SpecError: unknown name, wrong form, missing option, or contradicting options.
         """
         options = cls(**parsed(cls, given, "sink options"))
         require_query_id(options.query_id)
@@ -193,8 +193,8 @@ class JobSpec:
 
     Rows come from ``source``, with an optional ``sql`` text over a view named ``source``, or from
     ``dataframe``, a user's ``module:function`` that is called with the Spark session and
-    ``arguments``. ``launched_by`` names who launched it, for people and for finding it again;
-    ``stop_grace`` is how long, in seconds, an epoch may go on after a stop was asked for.
+    ``arguments``. ``launched_by`` names who launched it, for display and for finding it again.
+    ``stop_grace`` is how long, in seconds, an epoch may continue after a stop request.
     """
 
     launch_id: str = option(forms.launch_id, "", name="launchId")
@@ -209,9 +209,9 @@ class JobSpec:
 
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Self:
-        """Read a specification as JSON carries it.
+        """Read a specification from its JSON object.
 
-        :raises SpecError: unknown name, wrong form, missing part, or two that contradict.
+        :raises SpecError: unknown name, wrong form, missing part, or contradicting parts.
         """
         spec = cls(**parsed(cls, given, "job specification"))
         if not spec.sink.query_id:

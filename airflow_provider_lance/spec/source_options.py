@@ -1,8 +1,8 @@
-"""Options of Spark's own streaming sources, to find a misspelt one, which Spark passes over.
+"""The options of Spark's own streaming sources, to find misspelt ones, which Spark ignores.
 
-Spark reads the options that it knows, whatever their case, and says nothing of the others: with
-``maxOffsetPerTrigger`` an epoch has no bound. The names are those of Spark 4.0 to 4.3, as its
-classes for options and its Kafka connector list them.
+Spark reads the options that it knows, in any case, and does not report the others: with
+``maxOffsetPerTrigger`` an epoch has no bound. The names are those of Spark 4.0 to 4.3, from its
+option classes and its Kafka connector.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _CONSUMER = """
 
 
 def known_options(source: str) -> list[str]:
-    """Return the options of a streaming source of Spark's own, none of any other source."""
+    """Return the options of one of Spark's own streaming sources; empty for any other source."""
     name = source.lower()
     if name == "kafka":
         return _KAFKA.split()
@@ -85,7 +85,7 @@ def known_options(source: str) -> list[str]:
 
 
 def refuse_misspelt(source: str, options: Iterable[str]) -> None:
-    """Refuse options that Spark would pass over and that come close to one that it reads.
+    """Refuse options that Spark would ignore and that resemble one that it reads.
 
     :param source: the source's format.
     :raises SpecError: an option is misspelt.
@@ -101,7 +101,7 @@ def refuse_misspelt(source: str, options: Iterable[str]) -> None:
 
 
 def doubtful_options(source: str, options: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each option that Spark may pass over."""
+    """Yield a warning for each option that Spark may ignore."""
     for name in _unknown(source, options):
         yield f"source: format {source!r} has no option {name!r} in Spark 4; Spark passes over it."
     if source.lower() != "kafka":
@@ -120,7 +120,7 @@ def doubtful_options(source: str, options: Mapping[str, str]) -> Iterator[str]:
 def _unknown(source: str, options: Iterable[str]) -> Iterator[str]:
     known = {name.lower() for name in known_options(source)}
     for name in options if known else ():
-        # What has a dot is Hadoop's own, such as fs.s3a.endpoint, or Kafka's consumer's.
+        # A name with a dot is Hadoop's own, such as fs.s3a.endpoint, or the Kafka consumer's.
         passed_on = name.lower().startswith("kafka.") if source.lower() == "kafka" else "." in name
         if name.lower() not in known and not passed_on:
             yield name

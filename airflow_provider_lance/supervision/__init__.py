@@ -1,1 +1,1 @@
-"""Is the driver running, and what follows: heartbeats, health and the restart policy."""
+"""Whether a driver runs, and what to do about it: heartbeats, health and the restart policy."""

@@ -1,7 +1,7 @@
-"""What a driver's log says of its end: its summary, or else its last error; pure.
+"""What a driver's log says of its end: its summary, or its last error; pure.
 
-A driver prints its summary. Where it cannot write to the checkpoint's neighbour, or Spark did not
-even start, the log is the only place that holds it.
+A driver prints its summary. If it cannot write beside the checkpoint, or Spark did not start, the
+log is the only place that holds the cause.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ _CERTAIN = re.compile(
     r"|Unrecognized (?:VM )?option|UnsupportedClassVersion"
     r"|Error: (?:Missing|Invalid|Could not find or load|Unrecognized|Failed to load class)"
 )
-"""What spark-submit, Java and Python say of a mistake that the next start would meet again."""
+"""Messages of spark-submit, Java and Python for a mistake that every further start would repeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastError:
     """The newest error in a driver's log.
 
-    ``error`` is the name of a terminal class of :mod:`.exceptions`, empty for any other error.
+    ``error`` is the name of a terminal class of :mod:`~airflow_provider_lance.exceptions`, empty
+    for any other error.
     """
 
     error: str
@@ -48,7 +49,7 @@ class LastError:
 
 
 def is_certain(error: str) -> bool:
-    """Tell whether an error of this name would come again, however often the driver is started."""
+    """Return whether an error of this name would recur after every restart."""
     return issubclass(error_class(error), TerminalError)
 
 
@@ -67,7 +68,7 @@ def summary_in(text: str, launch_id: str) -> Summary | None:
 
 
 def last_error(text: str) -> LastError | None:
-    """Return the last error that a log holds, without stack traces; ``None`` if it holds none."""
+    """Return the last error in a log, without stack traces; ``None`` if there is none."""
     for line in reversed(text.splitlines()):
         if said := _error(line):
             ours = _OURS.fullmatch(said)

@@ -1,7 +1,7 @@
-"""What a driver leaves beside its checkpoint: heartbeats while it lives, a summary at its end.
+"""What a driver writes beside its checkpoint: heartbeats while it runs, a summary at its end.
 
-Both lie in ``<checkpoint>.reports/<launchId>/``, one folder per launch, so that two drivers of one
-query never write over each other and both can be seen.
+Both are in ``<checkpoint>.reports/<launchId>/``, one folder per launch, so two drivers of one query
+never overwrite each other's reports and both can be read.
 """
 
 from __future__ import annotations
@@ -41,22 +41,24 @@ class EndReason(StrEnum):
     """Why a driver ended."""
 
     FINISHED = "finished"
-    """All that was available has been read."""
+    """All available data has been read."""
     STOPPED = "stopped"
-    """It was asked to stop. Not released and a message: an epoch did not end within its grace."""
+    """It was asked to stop. Not released and with a message: an epoch did not end within its grace.
+    """
     FAILED = "failed"
     """An error ended it; the summary names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary(JsonRecord):
-    """The end of one launch. Epochs and rows are those this driver committed itself.
+    """The end of one launch. Epochs and rows are those that this driver committed itself.
 
-    ``rows`` counts what was read into those epochs, the rows that delete among them; ``deletes``
-    those that delete, whether they met a row or not. ``first_epoch`` and ``last_epoch`` are
-    ``None`` where it committed none, ``watermark`` is -1 where nobody has; ``version`` is the
-    dataset's after its last commit; ``error`` is a class name of :mod:`.exceptions` or another.
-    ``stopped_by`` is who asked it to stop, ``None`` where nobody did or gave a name.
+    ``rows`` counts what was read into those epochs, including the rows that delete; ``deletes``
+    counts those that delete, whether they matched a row or not. ``first_epoch`` and ``last_epoch``
+    are ``None`` if it committed none, ``watermark`` is -1 if no driver has committed any.
+    ``version`` is the dataset's version after its last commit; ``error`` is a class name of
+    :mod:`~airflow_provider_lance.exceptions` or another. ``stopped_by`` is who asked it to stop,
+    ``None`` if there was no request or it was not signed.
     """
 
     launch_id: str
@@ -81,7 +83,7 @@ class Summary(JsonRecord):
 
 
 def new_launch_id() -> str:
-    """Return a name for one launch; names sort by time, down to the millisecond."""
+    """Return a name for one launch; names sort by time, to the millisecond."""
     moment = re.sub(r"\D", "", utc_now().removesuffix("+00:00"))
     return f"{moment[:8]}T{moment[8:]}Z-{uuid4().hex[:8]}"
 
@@ -92,26 +94,26 @@ def launched_at(launch_id: str) -> datetime | None:
         return None
     try:
         moment = datetime.strptime(launch_id.partition("Z")[0], "%Y%m%dT%H%M%S%f")
-    except ValueError:  # digits that are no time
+    except ValueError:  # digits that are not a time
         return None
     return moment.replace(tzinfo=UTC)
 
 
 def is_launch_id(name: str) -> bool:
-    """Tell whether a name is one that :func:`new_launch_id` makes."""
+    """Return whether a name has the form that :func:`new_launch_id` makes."""
     return _LAUNCH.fullmatch(name) is not None
 
 
 def report_location(checkpoint_location: str) -> str:
-    """Return where the reports of a query lie: a neighbour of its checkpoint.
+    """Return where the reports of a query are: beside its checkpoint.
 
-    Not ``.lance``: a dataset may well stand beside its checkpoint under the same name.
+    The suffix is not ``.lance``: a dataset may have that name beside its checkpoint.
     """
     return f"{checkpoint_location.rstrip('/')}.reports"
 
 
 def write_heartbeat(files: Files, launch_id: str, heartbeat: Mapping[str, Any]) -> None:
-    """Write a launch's heartbeat over the one before."""
+    """Write a launch's heartbeat; replaces the previous one."""
     files.write(f"{launch_id}/heartbeat.json", json.dumps(heartbeat).encode())
 
 
@@ -124,7 +126,7 @@ def write_summary(files: Files, summary: Summary) -> None:
 def forget_old_launches(files: Files, keep: int = 50) -> None:
     """Remove the reports of all but the newest launches; their names sort by time.
 
-    Only names that :func:`new_launch_id` makes are touched.
+    Only names that :func:`new_launch_id` makes are removed.
     """
     launches = [name for name in files.names("") if is_launch_id(name)]
     for launch_id in launches[:-keep]:
@@ -132,14 +134,14 @@ def forget_old_launches(files: Files, keep: int = 50) -> None:
 
 
 def read_heartbeat(files: Files, launch_id: str) -> dict[str, Any] | None:
-    """Return a launch's heartbeat, ``None`` if there is none or it is being written just now."""
+    """Return a launch's heartbeat, ``None`` if there is none or it is just being written."""
     return _read(files, f"{launch_id}/heartbeat.json")
 
 
 def read_summary(files: Files, launch_id: str) -> Summary | None:
     """Return a launch's summary, ``None`` while there is none.
 
-    :raises SpecError: there is one of another form; what became of the launch cannot be told.
+    :raises SpecError: the summary has another form; the launch's outcome cannot be read.
     """
     document = _read(files, f"{launch_id}/summary.json")
     try:

@@ -1,7 +1,7 @@
-"""What state a stream is in: one pure function of what a look at it showed.
+"""The state of a stream: one pure function of what was observed.
 
-Everything that reports on a stream calls :func:`evaluate`. Durations are seconds and add up times
-of one clock each, the driver's own or the observer's, so that skewed clocks change no verdict.
+Everything that reports on a stream calls :func:`evaluate`. Durations are in seconds; each adds up
+times of one clock only, the driver's or the observer's, so skewed clocks change no result.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["DriverObservation", "Health", "Limits", "StreamState", "evaluate", "
 
 
 _LONG_SECONDS = 30.0
-"""From when on it is worth saying how long a driver has been at work."""
+"""The duration from which a message states how long a driver has been busy."""
 
 
 class StreamState(StrEnum):
@@ -35,9 +35,9 @@ class StreamState(StrEnum):
     STOPPING = "stopping"
     """It was asked to stop and finishes its epoch."""
     STALLED = "stalled"
-    """An epoch is planned and not committed for too long, or the driver hangs."""
+    """A planned epoch has not been committed for too long, or the driver hangs."""
     DEAD = "dead"
-    """The driver is gone and left no word."""
+    """The driver has exited and left no summary."""
     FENCED = "fenced"
     """Another driver owns the query."""
     FAILED = "failed"
@@ -48,23 +48,23 @@ class StreamState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Tell whether the driver has said its last word."""
+        """Return whether the driver has ended."""
         return self in (self.FENCED, self.FAILED, self.FINISHED, self.STOPPED)
 
     @property
     def lost(self) -> bool:
-        """Tell whether the driver must be replaced."""
+        """Return whether the driver must be replaced."""
         return self in (self.STALLED, self.DEAD)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits(JsonRecord):
-    """How long, in seconds, something may last before it counts as trouble."""
+    """How long, in seconds, something may last before it counts as a problem."""
 
     start: float = 300.0
     """From the launch to the first heartbeat."""
     silence: float = 120.0
-    """Without a new heartbeat; a driver writes one every 10 s at least."""
+    """Without a new heartbeat; a driver writes one at least every 10 s."""
     stall: float = 600.0
     """With one epoch planned and not committed."""
 
@@ -73,14 +73,15 @@ class Limits(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class DriverObservation:
-    """What one look showed.
+    """The result of one observation.
 
-    ``alive`` is ``None`` where it cannot be told, as for a process of another host. ``age`` counts
-    from the launch and ``silent`` from the newest heartbeat, both on the observer's clock.
+    ``alive`` is ``None`` where it is unknown, as for a process of another host. ``age`` counts from
+    the launch and ``silent`` from the newest heartbeat, both on the observer's clock.
     ``reports_unreadable`` says that this observer can never read the driver's heartbeats.
-    ``exit_status`` is spark-submit's where its wrapper noted one, or the cluster's; negative for a
-    signal. ``last_error`` is the newest in the log of a driver that is gone, where it can be read.
-    ``checkpoint``, ``owner`` and ``stop_note`` are only looked at when :func:`is_suspect` says so.
+    ``exit_status`` is spark-submit's if its wrapper noted one, or the cluster's; negative for a
+    signal. ``last_error`` is the newest in the log of a driver that has exited, where it is
+    readable. ``checkpoint``, ``owner`` and ``stop_note`` are only read when :func:`is_suspect` says
+    so.
     """
 
     launch_id: str
@@ -100,23 +101,23 @@ class DriverObservation:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A stream's state and, in words, how it shows."""
+    """A stream's state, and a text that says how it was recognised."""
 
     state: StreamState
     reason: str
     restartable: bool = False
-    """Whether a new driver may fare better; only of a stream that failed or was lost."""
+    """Whether a new driver may succeed; set only for a stream that failed or was lost."""
     asked_by: str | None = None
-    """Who asked it to stop, empty if nobody signed; ``None`` if nobody asked."""
+    """Who asked it to stop, empty for an unsigned request; ``None`` without a request."""
     error: str = ""
-    """The class of the error that ended it, where no summary says so."""
+    """The class of the error that ended it, if no summary names it."""
 
     def __str__(self) -> str:
         return f"{self.state}: {self.reason}"
 
 
 def is_suspect(observation: DriverObservation, limits: Limits) -> bool:
-    """Tell whether heartbeat and process alone are not enough for a verdict; pure."""
+    """Return whether heartbeat and process alone do not decide the state; pure."""
     if observation.summary is not None:
         return False
     if observation.alive is False:
@@ -240,7 +241,7 @@ def _stalled(observation: DriverObservation, limits: Limits) -> Health | None:
 
 
 def _despite_stop_request(lost: Health, note: StopNote | None) -> Health:
-    """Return the loss of a driver that was to stop anyway: nobody wants another one."""
+    """Return the state of a lost driver that was asked to stop: it needs no replacement."""
     if note is None or not lost.state.lost:
         return lost
     reason = f"{lost.reason}; it was asked to stop{_by(note.by)}"
@@ -260,7 +261,7 @@ def _living(observation: DriverObservation, heartbeat: Heartbeat) -> Health:
         return Health(StreamState.IDLE, f"nothing to read, {watermark}")
     if _held(observation) < _LONG_SECONDS:
         return Health(StreamState.RUNNING, watermark)
-    # Planned nothing: a source may take its time to list what is there, so that is no stall.
+    # No epoch is planned: a source may take long to list its data, so that is not a stall.
     looks = observation.checkpoint is not None and observation.checkpoint.in_flight is None
     what = "looking for data" if looks else "at work on one epoch"
     return Health(StreamState.RUNNING, f"{watermark}, {what} for {_held(observation):.0f} s")

@@ -1,4 +1,4 @@
-"""What a driver's heartbeat says, read for those who watch it."""
+"""A driver's heartbeat, parsed for the processes that supervise it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, Self
 __all__ = ["Heartbeat"]
 
 _FILES = "numFilesOutstanding"
-"""Spark's word for the files that a file source has found and not read yet."""
+"""Spark's name for the number of files that a file source has found and not read yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One heartbeat. Whatever it lacks is ``None``; ``busy`` is in seconds, 0 while idle."""
+    """One heartbeat. A missing value is ``None``; ``busy`` is in seconds, 0 while idle."""
 
     time: str
     state: str
@@ -33,7 +33,7 @@ class Heartbeat:
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Self:
-        """Read a heartbeat; a part of another form than expected counts as missing."""
+        """Read a heartbeat; a part of an unexpected form counts as missing."""
         driver, sink = _part(document, "driver"), _part(document, "sink")
         time = _text(document.get("time")) or ""
         busy_since = document.get("busySince")
@@ -54,7 +54,7 @@ class Heartbeat:
 
 
 def _behind(progress: Mapping[str, Any]) -> float | None:
-    """Return how many records or files the sources have not read, ``None`` if none says so."""
+    """Return how many records or files the sources have not read, ``None`` if no source says."""
     sources = progress.get("sources")
     found = [
         unread
@@ -68,7 +68,7 @@ def _unread(source: Mapping[str, Any]) -> float | None:
     files: Any = _part(source, "metrics").get(_FILES)
     if _is_number(files):
         return float(files)
-    # Kafka: {topic: {partition: offset}}. Its own metrics have the worst partition's alone.
+    # Kafka: {topic: {partition: offset}}. Its own metrics only have the worst partition.
     newest, read = source.get("latestOffset"), source.get("endOffset")
     ahead = [
         float(offset) - float(_part(read, topic).get(partition, 0))

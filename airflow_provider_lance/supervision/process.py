@@ -1,6 +1,7 @@
-"""Which process, exactly: told apart from a later one that was given the same pid.
+"""Identify one process exactly, even if a later one gets the same pid.
 
-Linux says when a process started; elsewhere nothing here is sure, and nothing is killed.
+Linux records when a process started. On other systems nothing here is certain, and nothing is
+killed.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity(JsonRecord):
-    """One process of one boot of one host; opaque, kept as it is.
+    """One process of one boot of one host; opaque, stored unchanged.
 
-    ``start`` is ``<boot>:<start ticks>``, empty where the system does not tell; ``<boot>`` is the
-    boot's id, ``/`` and the pid namespace: containers of one host may share its name and its boot,
-    yet mean another process by the same pid.
+    ``start`` is ``<boot>:<start ticks>``, empty where the system does not say. ``<boot>`` is the
+    boot's id, ``/`` and the pid namespace: containers of one host may share host name and boot, and
+    yet use the same pid for different processes.
     """
 
     host: str
@@ -45,7 +46,7 @@ class ProcessIdentity(JsonRecord):
     def of(cls, pid: int) -> ProcessIdentity:
         """Identify a process of this host; one that has ended but is not yet reaped counts.
 
-        :raises ProcessLookupError: there is none with this pid.
+        :raises ProcessLookupError: no process has this pid.
         """
         with suppress(PermissionError):
             os.kill(pid, 0)
@@ -55,13 +56,13 @@ class ProcessIdentity(JsonRecord):
 
     @property
     def here(self) -> bool:
-        """Tell whether this host, in this boot and container, is the process's own."""
+        """Return whether the process belongs to this host, boot and container."""
         return self.host == socket.gethostname() and self._boot == _boot() != ""
 
     def alive(self) -> bool | None:
-        """Tell whether the process runs; ``None`` where that cannot be seen from here.
+        """Return whether the process runs; ``None`` if that is not visible from here.
 
-        A zombie has ended. So has everything of an earlier boot of this host.
+        A zombie has ended. So has every process of an earlier boot of this host.
         """
         if not self.start or self.host != socket.gethostname():
             return None
@@ -76,10 +77,10 @@ class ProcessIdentity(JsonRecord):
         return state not in "ZX" and self.start == f"{self._boot}:{ticks}"
 
     def kill(self) -> bool:
-        """End the process at once, with its process group if it leads one; tell whether it was.
+        """Kill the process, with its process group if it leads one; return whether it was killed.
 
-        Does nothing unless it is alive and here. A process that leads no group shares it with
-        others, such as the shell it was started from, who are spared.
+        Does nothing unless the process is alive and here. A process that leads no group shares it
+        with others, such as the shell that started it; those are spared.
         """
         if not self.alive():
             return False
@@ -91,7 +92,7 @@ class ProcessIdentity(JsonRecord):
         return self._send(signal.SIGKILL) or killed
 
     def terminate(self) -> bool:
-        """Ask the process alone to end, with SIGTERM; tell whether it was delivered."""
+        """Send SIGTERM to this process only; return whether it was delivered."""
         return self._send(signal.SIGTERM)
 
     @property
@@ -109,7 +110,7 @@ class ProcessIdentity(JsonRecord):
 
 
 def _boot() -> str:
-    """Name this boot and pid namespace; empty without Linux's /proc."""
+    """Return the name of this boot and pid namespace; empty without Linux's /proc."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{os.readlink(_PROC / 'self/ns/pid')[5:-1]}"  # pid:[4026531836]
@@ -118,9 +119,9 @@ def _boot() -> str:
 
 
 def _look(pid: int) -> tuple[str, str] | None:
-    """Return a process's state and the clock tick of its start; ``None`` if it is not to be seen.
+    """Return a process's state and the clock tick of its start; ``None`` if it is not visible.
 
-    They are the fields 3 and 22 of proc(5)'s stat; field 2, the name, may hold anything.
+    They are fields 3 and 22 of proc(5)'s stat; field 2, the name, may hold any characters.
     """
     try:
         content = (_PROC / str(pid) / "stat").read_bytes()

@@ -1,4 +1,4 @@
-"""When a lost driver is replaced, and when not any more: pure arithmetic over frozen values."""
+"""When a lost driver is replaced, and when no longer: pure arithmetic over frozen values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["RestartHistory", "RestartPolicy"]
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy(JsonRecord):
-    """Waits double from ``first`` to ``longest`` seconds, jittered down to half.
+    """Waits double from ``first`` to ``longest`` seconds, with jitter down to half.
 
     ``most`` bounds the restarts without progress between them. A driver that lived for ``healthy``
-    seconds counts as progress, and the waits begin anew.
+    seconds counts as progress, and the waits start at ``first`` again.
     """
 
     most: int = 5
@@ -45,7 +45,7 @@ class RestartHistory(JsonRecord):
     """The restarts of one task try so far.
 
     ``fruitless`` counts those since an epoch was committed or a driver stayed healthy, ``step``
-    those since a driver stayed healthy; ``watermark`` is the highest seen.
+    those since a driver stayed healthy. ``watermark`` is the highest seen.
     """
 
     total: int = 0
@@ -56,7 +56,7 @@ class RestartHistory(JsonRecord):
     json_name = "restarts"
 
     def lost(self, policy: RestartPolicy, *, watermark: int | None, lived: float) -> Self:
-        """Return what the loss of a driver makes of this; ``lived`` in seconds."""
+        """Return the history after the loss of a driver that lived ``lived`` seconds."""
         healthy = lived >= policy.healthy
         reached = self.watermark if watermark is None else max(watermark, self.watermark)
         progress = healthy or reached > self.watermark
@@ -68,11 +68,11 @@ class RestartHistory(JsonRecord):
         )
 
     def next(self) -> Self:
-        """Return this with one more restart."""
+        """Return the history with one more restart."""
         return replace(self, total=self.total + 1, fruitless=self.fruitless + 1, step=self.step + 1)
 
     def may_restart(self, policy: RestartPolicy) -> bool:
-        """Tell whether one more restart is within bounds."""
+        """Return whether the bounds allow one more restart."""
         return self.fruitless < policy.most
 
     def delay(self, policy: RestartPolicy) -> float:

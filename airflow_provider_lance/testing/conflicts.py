@@ -1,6 +1,6 @@
-"""Which commits exclude each other, as Lance decides it; for the in-memory twin.
+"""Which commits exclude each other, by Lance's rules; for the in-memory dataset.
 
-The rules are those of Lance as `tests/integration` checks them on the real one.
+The rules are those of Lance, which `tests/integration` checks on a real dataset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Fragment = tuple[Row, ...]
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A compaction: all fragments become one. Only the twin commits it as a change."""
+    """A compaction: all fragments become one. Only the in-memory dataset commits it as a change."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def touched_by(change: Committed, base: Version) -> frozenset[int]:
 
 
 def conflicts(landed: Version, ours: Committed, touched: frozenset[int]) -> bool:
-    """Tell whether ``ours``, made on an older version, must yield to what landed since."""
+    """Return whether ``ours``, made on an older version, must fail because of what landed since."""
     match landed.change, ours:
         case _, Overwrite():
             return True

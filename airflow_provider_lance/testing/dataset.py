@@ -1,7 +1,7 @@
-"""The in-memory twin of a Lance dataset: same conflicts, same errors, no files.
+"""A Lance dataset in memory: same conflicts, same errors, no files.
 
-For tests of the protocol and of whatever is built on it. A fragment is a tuple of rows, a row a
-mapping. The conflict rules are those of Lance as `tests/integration` checks them on the real one.
+For tests of the protocol and of code that uses it. A fragment is a tuple of rows, a row a mapping.
+The conflict rules are those of Lance, which `tests/integration` checks on a real dataset.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Fault(StrEnum):
     LOST_REQUEST = "lost request"
     """The request never arrives."""
     LOST_ANSWER = "lost answer"
-    """The commit lands, the caller is not told."""
+    """The commit lands, but the caller gets no answer."""
     LATE = "late"
-    """The caller is told of a failure; the manifest lands later, if its version is still free."""
+    """The caller gets an error; the manifest lands later, if its version is still free."""
     PAUSED = "paused"
     """The writer stops between its conflict check and the link, while ``while_paused`` happens.
 
-    The link then succeeds wherever its version number is free, be it below the newest version.
+    The link then succeeds wherever its version number is free, even below the newest version.
     """
 
 
@@ -61,11 +61,11 @@ class InMemoryDataset:
         self.uri = uri
         self.layout = 0
         self.is_local = False
-        """Whether drivers look at the store before each commit."""
+        """Whether drivers read the store before each commit."""
         self.faults: list[Fault | None] = []
-        """What happens to the commits to come, first to last; ``None`` lets one pass."""
+        """The faults of the next commits, in order; ``None`` lets one pass."""
         self.while_paused: Callable[[], None] = lambda: None
-        """What others do while a writer is paused."""
+        """What other writers do while a writer is paused."""
         self._lock = threading.RLock()
         self._versions: dict[int, Version] = {1: Version(dict(config or {}), {})}
         self._head = 1
@@ -74,7 +74,7 @@ class InMemoryDataset:
         self._late: Callable[[], None] | None = None
 
     def open(self, version: int | None = None) -> InMemoryDatasetPort:
-        """Return a port at the newest version, or at the one named."""
+        """Return a port at the newest version, or at the given one."""
         return InMemoryDatasetPort(self, version or self._head)
 
     @property
@@ -90,7 +90,7 @@ class InMemoryDataset:
     def rows(self) -> list[Row]:
         """Return all rows of the newest version.
 
-        :raises DatasetNotFoundError: a data file that the version names was deleted.
+        :raises DatasetNotFoundError: a data file that the version references was deleted.
         """
         fragments = self._versions[self._head].fragments
         self._refuse_lost_files(fragments)
@@ -101,7 +101,7 @@ class InMemoryDataset:
         return self.commit(read_version or self._head, Rewrite(), {})
 
     def alter(self) -> None:
-        """Alter a column: fragments written before fit no longer."""
+        """Alter a column: earlier fragments no longer fit."""
         self.layout += 1
         self.commit(self._head, Rewrite(), {})
 
@@ -112,11 +112,11 @@ class InMemoryDataset:
                 del self._versions[version]
 
     def restore(self, version: int) -> int:
-        """Bring an older version back, as ``LanceDataset.restore`` does; return the new one."""
+        """Restore an older version, as ``LanceDataset.restore`` does; return the new one."""
         return self.commit(self._head, Restore(version), {})
 
     def recreate(self, config: Mapping[str, str] | None = None) -> None:
-        """Drop the dataset with all its files, and create another at its place."""
+        """Drop the dataset with all its files, and create another in its place."""
         with self._lock:
             self._versions, self._head = {1: Version(dict(config or {}), {})}, 1
             self._files, self._late = set(), None
@@ -130,7 +130,7 @@ class InMemoryDataset:
             raise DatasetNotFoundError(f"{self.uri} names data files that are gone")
 
     def has_files(self, fragments: Collection[int]) -> bool:
-        """Tell whether the data files of some fragments are in the store."""
+        """Return whether the data files of some fragments are in the store."""
         return self._files.issuperset(fragments)
 
     def commit(
@@ -140,7 +140,7 @@ class InMemoryDataset:
         properties: Mapping[str, str],
         base: Version | None = None,
     ) -> int:
-        """Commit a change made on ``read_version``; see :class:`.port.DatasetPort`.
+        """Commit a change made on ``read_version``; see ``DatasetPort.commit``.
 
         :param base: that version, as the writer's handle has it in memory.
         """
@@ -193,14 +193,15 @@ class InMemoryDataset:
         properties: Mapping[str, str],
         base: Version | None,
     ) -> tuple[int, Version]:
-        """Check for conflicts; return the version number to link, and what would be there."""
-        # A handle keeps its manifest: Lance commits on top of it where the store has no newer one,
-        # also when the dataset was dropped (seen on pylance 14.0.2).
+        """Check for conflicts; return the version number to link, and its content."""
+        # A handle keeps its manifest: Lance commits on top of it if the store has no newer one,
+        # even when the dataset was dropped (seen on pylance 14.0.2).
         base = base or self._versions[read_version]
         touched = touched_by(change, base)
         for version in range(read_version + 1, self._head + 1):
             landed = self._versions.get(version)
-            # As in Lance, a version that was cleaned up is no obstacle, were it a barrier.
+            # As in Lance, a version that was cleaned up is not a conflict, even if it was a
+            # barrier.
             if landed is None and not isinstance(change, Overwrite):
                 continue
             if landed is None or conflicts(landed, change, touched):
@@ -248,7 +249,7 @@ class InMemoryDataset:
 
 
 class InMemoryDatasetPort:
-    """A handle on a :class:`InMemoryDataset` that stands at one version."""
+    """A handle on a :class:`InMemoryDataset` at one version."""
 
     def __init__(self, dataset: InMemoryDataset, version: int) -> None:
         found = dataset.at(version)
@@ -264,12 +265,12 @@ class InMemoryDatasetPort:
 
     @property
     def version(self) -> int:
-        """Return the version the handle stands at."""
+        """Return the version at which the handle stands."""
         return self._version
 
     @property
     def is_local(self) -> bool:
-        """Tell whether a look at the store is said to cost nothing."""
+        """Return whether a read of the store is declared to cost nothing."""
         return self._dataset.is_local
 
     @property
@@ -296,7 +297,7 @@ class InMemoryDatasetPort:
         return None if found is None else found.properties
 
     def restored(self, version: int) -> int | None:
-        """Return the version that a version brought back, ``None`` if it did something else."""
+        """Return the version that a version restored, ``None`` if it did something else."""
         found = self._dataset.at(version)
         change = found.change if found else None
         return change.version if isinstance(change, Restore) else None
@@ -310,16 +311,16 @@ class InMemoryDatasetPort:
         return max(self._found.fragments.keys() - earlier._found.fragments.keys(), default=None)
 
     def has_fragment(self, fragment: object) -> bool:
-        """Tell whether this version has a fragment."""
+        """Return whether this version has a fragment."""
         return fragment in self._found.fragments
 
     def is_made_without(self, fragment: Any) -> bool:
-        """Tell by the numbers, which grow."""
+        """Compare ids, which grow."""
         newest = max(self._found.fragments, default=-1)
         return not self.has_fragment(fragment) and bool(newest < fragment)
 
     def is_intact(self) -> bool:
-        """Tell whether the oldest data file that this version names is in the store."""
+        """Return whether the oldest data file that this version references is in the store."""
         oldest = sorted(self._found.fragments)[:1]
         there = self._dataset.at(self._version) is not None
         return self._dataset.has_files(oldest) if oldest else there
@@ -332,7 +333,7 @@ class InMemoryDatasetPort:
     def commit(
         self, change: Change, properties: Mapping[str, str] | None = None
     ) -> InMemoryDatasetPort:
-        """Commit one change on top of this version; see :class:`.port.DatasetPort`."""
+        """Commit one change on top of this version; see ``DatasetPort.commit``."""
         landed = self._dataset.commit(self._version, change, properties or {}, self._found)
         return self._dataset.open(landed)
 

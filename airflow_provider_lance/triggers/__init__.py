@@ -1,1 +1,1 @@
-"""Waits that hold no worker: they run in the triggerer."""
+"""Waits that run in the triggerer and hold no worker slot."""

@@ -1,4 +1,4 @@
-"""What a wait on the epoch watermark waits for, and what of it has come: frozen values, no I/O."""
+"""The condition of a wait on the epoch watermark, and the progress towards it: pure values."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _span(value: object) -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class EpochCondition(JsonRecord):
-    """Exactly one of three: an epoch number, a moment that the newest epoch follows, an age.
+    """Exactly one of three: an epoch number, a time that the newest epoch must follow, an age.
 
-    ``since`` is aware of its time zone; ``max_age`` is more than nothing.
+    ``since`` has a time zone; ``max_age`` is above 0.
     """
 
     epoch: int | None = None
@@ -56,7 +56,7 @@ class EpochCondition(JsonRecord):
             raise SpecError(f"max_age must be more than nothing, got {self.max_age}")
 
     def is_met(self, watermark: Watermark, now: datetime) -> bool:
-        """Tell whether the wait is over; pure."""
+        """Return whether the wait is over; pure."""
         if watermark.epoch == NO_EPOCH:
             return False
         if self.epoch is not None:
@@ -78,10 +78,10 @@ class EpochCondition(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class Mark(JsonRecord):
-    """A point of a query's history: all that is in the dataset's versions up to ``version``.
+    """A point in a query's history: everything in the dataset's versions up to ``version``.
 
-    ``epoch`` and ``generation`` are the watermark there; ``token`` and ``run_id`` are those of the
-    query's owner, and tell the dataset from another that was made in its place.
+    ``epoch`` and ``generation`` are the watermark there. ``token`` and ``run_id`` are those of the
+    query's owner, and distinguish the dataset from one created in its place.
     """
 
     version: int = 0
@@ -98,7 +98,7 @@ class Mark(JsonRecord):
 
     @classmethod
     def read_whole(cls, given: object) -> Self:
-        """Read what :meth:`to_json` made; with a part left out it would start at the beginning.
+        """Read what ``to_json`` made; without a part, the trigger would start at the beginning.
 
         :raises ValueError: a part is missing or has another form.
         """
@@ -112,9 +112,9 @@ class Mark(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What was committed from one mark to another, as far as the versions between them tell.
+    """What was committed between two marks, as far as the versions between them show.
 
-    ``missing`` counts those that were cleaned up; they may have held epochs.
+    ``missing`` counts the versions that were cleaned up; they may have held epochs.
     """
 
     since: Mark
@@ -125,14 +125,14 @@ class Advance:
 
     @property
     def exact(self) -> bool:
-        """Tell whether no epoch can have been missed; else epochs and rows are lower bounds."""
+        """Return whether no epoch can be missing; otherwise epochs and rows are lower bounds."""
         if not self.missing:
             return True
         return self._same_numbers and self.to.epoch - self.since.epoch == self.epochs
 
     @property
     def most_epochs(self) -> int:
-        """Return how many epochs there were; if not exact, how many there were at most."""
+        """Return the number of epochs; if not exact, the highest possible number."""
         if self.exact:
             return self.epochs
         before = self.since.epoch if self._same_numbers else NO_EPOCH
@@ -145,7 +145,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceCondition:
-    """Exactly one of two: so many epochs, so many rows; of neither, one epoch."""
+    """At most one of two: a number of epochs or a number of rows; without either, one epoch."""
 
     epochs: int | None = None
     rows: int | None = None
@@ -161,9 +161,9 @@ class AdvanceCondition:
                 raise SpecError(f"{name} must be a whole number of 1 or more, got {shown(number)}")
 
     def is_met(self, advance: Advance) -> bool:
-        """Tell whether to fire; pure.
+        """Return whether to fire; pure.
 
-        Where rows or epochs are not exact it is rather too early than never.
+        If rows or epochs are not exact, this fires too early rather than never.
         """
         if self.rows is None:
             return advance.most_epochs >= (self.epochs or 1)

@@ -24,15 +24,15 @@ class LanceEpochTrigger(BaseTrigger):
     Fire once when a query's epoch watermark meets a condition.
 
     The event is ``{"status": "met", "watermark": {"epoch", "version", "committedAt"}}``, or
-    ``{"status": "error", "error", "message"}`` for what waiting cannot mend. A store that does not
-    answer is asked again. All triggers that watch one dataset share their looks at it.
+    ``{"status": "error", "error", "message"}`` for an error that waiting cannot solve. A store that
+    does not answer is asked again. All triggers that watch one dataset share one poll.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI.
     :param query_id: The streaming query.
-    :param condition: What to wait for, as :meth:`.EpochCondition.to_json` makes it.
-    :param lance_conn_id: The Lance connection; its secrets are looked up where the trigger runs.
-    :param on_missing: ``wait`` or ``fail`` while dataset or query is not there.
-    :param poll_interval: Seconds between two looks, at most.
+    :param condition: The condition, as ``EpochCondition.to_json`` makes it.
+    :param lance_conn_id: The Lance connection; its secrets are read where the trigger runs.
+    :param on_missing: ``wait`` or ``fail`` while dataset or query does not exist.
+    :param poll_interval: The longest time between two polls, in seconds.
     """
 
     def __init__(

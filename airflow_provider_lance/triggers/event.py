@@ -1,4 +1,4 @@
-"""Tell Airflow of new epochs: an event trigger for ``AssetWatcher``."""
+"""Report new epochs to Airflow: an event trigger for ``AssetWatcher``."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ from airflow_provider_lance.triggers.watermark_follower import (
 __all__ = ["LanceEpochEventTrigger"]
 
 _HANDED_OVER = 2.0
-"""Seconds after which the triggerer, which does so every second, has passed a fired event on."""
+"""Seconds after which the triggerer, which does so every second, has passed on a fired event."""
 _CHUNK = 64
-"""Versions read in one thread call, so that a long way to catch up can be cancelled."""
+"""Versions read in one thread call, so that a long catch-up can be cancelled."""
 _RECALLS = 3
-"""Times that reading what was told may fail before the first look counts as told."""
+"""How often reading the reported mark may fail before the first snapshot counts as reported."""
 
 
 class LanceEpochEventTrigger(BaseEventTrigger):
     """
-    Fire whenever a query's epoch watermark has advanced so far since it last fired.
+    Fire whenever a query's epoch watermark has advanced enough since the last event.
 
     The event is ``{"uri", "queryId", "epoch", "version", "rows", "epochs", "fromEpoch",
     "fromVersion", "committedAt", "rowsExact"}``: ``rows`` and ``epochs`` were committed after the
     epoch ``fromEpoch`` (-1: there was none) and the dataset version ``fromVersion``, up to
-    ``epoch`` and ``version``. An epoch is one commit with data: an empty micro-batch is none. When
-    a query starts a new numbering, its first epoch counts like any other, and ``epoch`` may be
-    less than ``fromEpoch``.
+    ``epoch`` and ``version``. An epoch is one commit with data; an empty micro-batch does not
+    count. When a query starts a new numbering, its first epoch counts like any other, and ``epoch``
+    may be less than ``fromEpoch``.
 
     If versions were cleaned up before they were read, ``rows`` and ``epochs`` are lower bounds and
     ``rowsExact`` is false. Then the numbers of the epochs decide for ``every_epochs``, and
     ``every_rows`` fires as soon as they advance: too early is better than never.
 
-    What is there at the very first look does not fire; dataset and query may come later. What was
-    told last is kept in the state of the watched assets, once the event is on its way. So an event
-    is never lost; one that was fired in the last two seconds of a triggerer may be fired again,
-    with the same ``fromVersion``.
+    What exists at the very first poll does not fire; dataset and query may be created later. The
+    last reported mark is stored in the state of the watched assets, once the event is on its way.
+    So an event is never lost. An event that was fired in the last two seconds of a triggerer may be
+    fired again, with the same ``fromVersion``.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI.
     :param query_id: The streaming query.
-    :param every_epochs: Fire after so many epochs; 1 if neither is given.
-    :param every_rows: Fire after so many rows.
-    :param lance_conn_id: The Lance connection; its secrets are looked up where the trigger runs.
-    :param poll_interval: Seconds between two looks, at most; all triggers that watch one dataset
-        share their looks.
+    :param every_epochs: Fire after this many epochs; 1 if neither is given.
+    :param every_rows: Fire after this many rows.
+    :param lance_conn_id: The Lance connection; its secrets are read where the trigger runs.
+    :param poll_interval: The longest time between two polls, in seconds; all triggers that watch
+        one dataset share their polls.
     """
 
     # No shared_stream_key: the poll is shared with epoch triggers too, and has no queue to overflow
@@ -122,7 +122,8 @@ class LanceEpochEventTrigger(BaseEventTrigger):
                         count.start(await told.recall(snapshot))
                     advance = await count.read(snapshot)
                 except LanceStreamError as error:
-                    # Terminal ones too: Airflow starts a watcher that fails anew, without a pause.
+                    # Terminal errors too: Airflow restarts a failed watcher at once, without a
+                    # pause.
                     teller.say(
                         type(error), logging.WARNING, "No answer yet; asking again. error=%s", error
                     )
@@ -159,12 +160,12 @@ class _Count:
         self._read_to = 0
 
     def start(self, mark: Mark | None) -> None:
-        """Count from a mark; ``None``: it is not known yet."""
+        """Count from a mark; ``None`` means that it is not known yet."""
         self.advance = Advance(mark, mark) if mark else None
         self._read_to = mark.version if mark else 0
 
     async def read(self, snapshot: WatermarkSnapshot) -> Advance | None:
-        """Count up to what a look saw; ``None`` while there is nothing to count.
+        """Count up to a snapshot; ``None`` while there is nothing to count.
 
         :raises StorageUnavailableError: the store did not answer; what was counted stays counted.
         """
@@ -174,7 +175,7 @@ class _Count:
         if now.version < self._read_to or is_another(
             (before.token, before.run_id), (now.token, now.run_id)
         ):
-            self.start(Mark())  # all that a dataset made anew holds is new
+            self.start(Mark())  # everything in a recreated dataset is new
         while self._read_to < now.version:
             upto = min(self._read_to + _CHUNK, now.version)
             epochs, rows, missing = await in_thread(
@@ -192,7 +193,7 @@ class _Count:
 
 
 def _mark(snapshot: WatermarkSnapshot) -> Mark:
-    """Return up to where a look saw."""
+    """Return the point up to which a snapshot has read."""
     token, run_id = ownership(snapshot.state)
     return Mark(
         version=snapshot.version,
@@ -204,7 +205,7 @@ def _mark(snapshot: WatermarkSnapshot) -> Mark:
 
 
 class _Told:
-    """What was told, kept with every watched asset; whatever goes wrong with it is survived."""
+    """The last reported mark, stored with every watched asset; errors are only logged."""
 
     def __init__(self, stores: list[Any], key: str, teller: Teller) -> None:
         self._stores, self._key, self._teller = stores, key, teller
@@ -212,14 +213,14 @@ class _Told:
         self._failed = 0
 
     async def recall(self, snapshot: WatermarkSnapshot) -> Mark | None:
-        """Return what was told last, or else the first look; ``None``: ask again later."""
+        """Return the last reported mark, or the first snapshot's; ``None``: call again later."""
         self._first = self._first or _mark(snapshot)
         marks = []
         for store in self._stores:
             try:
                 if (kept := await store.aget(self._key)) is not None:
                     marks.append(Mark.read_whole(kept))
-            except Exception as error:  # Airflow's, the API's or a state backend's own
+            except Exception as error:  # raised by Airflow, the API or a state backend
                 self._failed += 1
                 self._complain("read", error)
                 if self._failed < _RECALLS:
@@ -231,7 +232,7 @@ class _Told:
         return self._first
 
     async def keep(self, mark: Mark) -> None:
-        """Remember what was told."""
+        """Store the mark as reported."""
         for store in self._stores:
             try:
                 await store.aset(self._key, mark.to_json())

@@ -1,9 +1,9 @@
 """One poll for all triggers of a triggerer that watch one dataset.
 
-Each look is one listing, made in a thread, and its result goes to every subscriber; the shortest
-interval among them sets the pace. So 200 sensors on one dataset cost what one costs. The triggerer
-has streams of its own to share (``shared_stream_key``), but only among event triggers, and they
-queue what they carry; a look is a state, of which only the newest matters.
+Each poll is one listing, made in a thread, and its result goes to every subscriber; the shortest
+interval among them sets the pace. So 200 sensors on one dataset cost as much as one. The triggerer
+has its own shared streams (``shared_stream_key``), but only for event triggers, and they queue
+their items. A poll's result is a state, of which only the newest matters.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Subscription", "Teller", "subscribe"]
 
 _SHORTEST = 0.01
-"""Seconds between looks for whoever asks for none: a sensor may have the poke interval 0."""
+"""The shortest interval between polls, in seconds: a sensor may have the poke interval 0."""
 
 _Key = tuple[str, str | None]
 
@@ -43,12 +43,12 @@ _polls: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, _Poll]] = WeakKe
 def subscribe(
     uri: str, query_id: str, *, lance_conn_id: str | None, interval: float
 ) -> Iterator[Subscription]:
-    """Watch one query of a dataset from the running event loop, together with all who do.
+    """Watch one query of a dataset from the running event loop, sharing the poll with others.
 
-    :param uri: the dataset, absolute or relative to the Lance connection's base URI; whoever
-        writes it the same way shares the poll.
-    :param interval: seconds; no look that it is given is older.
-    :raises SpecError: the query id cannot be used.
+    :param uri: the dataset, absolute or relative to the Lance connection's base URI; subscribers
+        that spell it the same way share the poll.
+    :param interval: seconds; no snapshot that it returns is older.
+    :raises SpecError: the query id is invalid.
     """
     require_query_id(query_id)
     polls = _polls.setdefault(asyncio.get_running_loop(), {})
@@ -59,13 +59,13 @@ def subscribe(
         yield Subscription(poll, query_id, interval)
     finally:
         poll.queries[query_id] -= 1
-        poll.queries += Counter()  # drops those that nobody asks for any more
+        poll.queries += Counter()  # drops queries without a subscriber
         if not poll.queries and polls.get(key) is poll:
             del polls[key]
 
 
 class Subscription:
-    """One subscriber's view of the shared poll."""
+    """One subscriber's part of the shared poll."""
 
     def __init__(self, poll: _Poll, query_id: str, interval: float) -> None:
         self._poll, self._query_id = poll, query_id
@@ -73,13 +73,13 @@ class Subscription:
         self._had: _Result | None = None
 
     async def next(self) -> WatermarkSnapshot:
-        """Wait for the next look and return what it saw of the query.
+        """Wait for the next poll and return its snapshot of the query.
 
-        The first one is there at once if another subscriber's is young enough. Cancelling the wait
-        leaves the look to the others.
+        The first result returns at once if another subscriber's is recent enough. Cancelling the
+        wait does not cancel the poll for the others.
 
-        :raises TransientError: this look failed; the next one may not.
-        :raises TerminalError: looking again does not help until somebody changes something.
+        :raises TransientError: this poll failed; the next one may succeed.
+        :raises TerminalError: further polls fail too until the cause is fixed.
         """
         newest = self._poll.newest
         if newest is None or newest is self._had or self._rest(newest) <= 0:
@@ -88,7 +88,7 @@ class Subscription:
         return newest.of(self._query_id)
 
     async def _wait(self) -> _Result:
-        """Return what ends first: a look that somebody else started, or one's own when due."""
+        """Return the first result: of another subscriber's poll, or of its own when due."""
         while True:
             before = self._poll.newest
             rest = self._rest(before) if before else 0
@@ -98,7 +98,7 @@ class Subscription:
                 return newest
 
     def _rest(self, result: _Result) -> float:
-        """Return for how many seconds yet a look is young enough."""
+        """Return for how many more seconds a result is recent enough."""
         if not result.answers(self._query_id):
             return 0
         return result.time + self._interval - asyncio.get_running_loop().time()
@@ -106,7 +106,7 @@ class Subscription:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Result:
-    """How a look ended, and when by the event loop's clock."""
+    """How a poll ended, and when by the event loop's clock."""
 
     time: float
     found: Look | BaseException
@@ -124,7 +124,7 @@ class _Result:
 
 
 class _Poll:
-    """The looks at one dataset. Whoever is due first starts one; there is never a second."""
+    """The polls of one dataset. The first subscriber that is due starts one; two never overlap."""
 
     def __init__(self, uri: str, lance_conn_id: str | None) -> None:
         self._follower = DatasetFollower(lambda: LanceHook(lance_conn_id).open(uri))
@@ -134,7 +134,7 @@ class _Poll:
         self._landed = asyncio.get_running_loop().create_future()
 
     async def look(self) -> None:
-        """Start a look, or join the one under way; return when it has ended, well or not."""
+        """Start a poll, or join the running one; return when it has ended, successfully or not."""
         if self._flight is None:
             work = in_thread(Pool.LOOKS, self._follower.look, tuple(self.queries))
             self._flight = asyncio.create_task(work)
@@ -142,7 +142,7 @@ class _Poll:
         await asyncio.wait({self._flight})
 
     async def wait(self, seconds: float) -> None:
-        """Wait for somebody's look to end, but no longer than so many seconds."""
+        """Wait for any subscriber's poll to end, but at most ``seconds``."""
         await asyncio.wait({self._landed}, timeout=seconds)
 
     def _land(self, flight: asyncio.Task[Look]) -> None:
@@ -156,14 +156,14 @@ class _Poll:
 
 
 class Teller:
-    """Logs what a trigger sees when it differs from what it said last, not at every look."""
+    """Logs what a trigger observes when it differs from the last message, not at every poll."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
         self._said: object = None
 
     def say(self, topic: object, level: int, message: str, *values: Any) -> None:
-        """Log a message, unless the last one was about the same."""
+        """Log a message, unless the last one had the same topic."""
         if topic != self._said:
             self._said = topic
             self._log.log(level, message, *values)

@@ -13,7 +13,7 @@ from airflow_provider_lance.supervision.heartbeat import Heartbeat
 __all__ = ["EpochLines", "count_restart", "gauge_progress", "progress_line"]
 
 _SECONDS = 60.0
-"""How often a line may appear in the task's log: 1,440 a day, of about 350 bytes each."""
+"""The shortest time between two lines in the task's log: 1,440 a day, of about 350 bytes each."""
 
 _SINK = {
     "version": "version",
@@ -25,7 +25,7 @@ _SPARK = {"processedRowsPerSecond": "rowsPerSecond", "batchDuration": "batchMs"}
 
 
 def progress_line(heartbeat: Mapping[str, Any]) -> str:
-    """Return one line about the newest epoch; whatever the heartbeat lacks is left out."""
+    """Return one line about the newest epoch, without the values that the heartbeat lacks."""
     sink, spark = _part(heartbeat, "sink"), _part(heartbeat, "progress")
     pairs = [(label, sink.get(name)) for name, label in _SINK.items()]
     pairs += [(label, spark.get(name)) for name, label in _SPARK.items()]
@@ -34,7 +34,7 @@ def progress_line(heartbeat: Mapping[str, Any]) -> str:
 
 
 class EpochLines:
-    """Makes lines of the heartbeats that are seen, one at a time."""
+    """Turns observed heartbeats into lines, one at a time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -45,7 +45,7 @@ class EpochLines:
     def line(self, heartbeat: Mapping[str, Any], *, last: bool = False) -> str | None:
         """Return a line if a heartbeat has news that is due, ``None`` if not.
 
-        :param last: no more will come, so that all news is due.
+        :param last: no further heartbeat will come, so all news is due.
         """
         sink, now = _part(heartbeat, "sink"), self._clock()
         epoch, first = sink.get("epoch"), self._epoch is None
@@ -80,10 +80,10 @@ def _number(value: object) -> object:
 def gauge_progress(
     query_id: str, heartbeat: Heartbeat, silent: float, tags: dict[str, Any]
 ) -> None:
-    """Send ``lag`` and ``epoch_age`` in seconds, and ``behind`` where the source tells it.
+    """Send ``lag`` and ``epoch_age`` in seconds, and ``behind`` if the source reports it.
 
-    ``lag`` is how long the epoch in flight has been waiting for its commit, 0 while there is none;
-    ``behind`` counts records (Kafka) or files that are there and not read.
+    ``lag`` is how long the epoch in flight has been waiting for its commit, 0 while there is none.
+    ``behind`` counts records (Kafka) or files that exist and are not read.
     """
     _gauge("lag", query_id, 0.0 if heartbeat.idle else heartbeat.busy + silent, tags)
     if heartbeat.committed_at:
@@ -94,7 +94,7 @@ def gauge_progress(
 
 
 def count_restart(query_id: str, state: str, tags: dict[str, Any]) -> None:
-    """Count one restart in ``restarts``, tagged with the ``state`` that called for it."""
+    """Count one restart in ``restarts``, tagged with the ``state`` that caused it."""
     stats.incr("lance_stream.restarts", tags={**tags, "query_id": query_id, "state": state})
     stats.incr(f"lance_stream.{query_id}.restarts")
 

@@ -26,20 +26,20 @@ __all__ = ["LanceStopTrigger", "StopState", "Stopping", "process_of"]
 
 
 class StopState(StrEnum):
-    """How far a stop has come."""
+    """The progress of a stop."""
 
     WAITING = "waiting"
     RELEASED = "released"
     """The driver has ended in order."""
     GONE = "gone"
-    """Its process is gone, or a newer driver has the query; it did not release."""
+    """Its process has exited, or a newer driver has the query; it did not release."""
     OVERDUE = "overdue"
-    """It is there still, and its grace is over."""
+    """It still runs, and its grace is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stopping(JsonRecord):
-    """One stop under way: which owner was asked, and until when it may take its time."""
+    """One stop in progress: which owner was asked, and its deadline."""
 
     uri: str
     query_id: str
@@ -51,7 +51,7 @@ class Stopping(JsonRecord):
     json_readers: ClassVar[Mapping[str, Reader]] = {"deadline": moment}
 
     def look(self, hook: LanceHook) -> tuple[StopState, dict[str, Any]]:
-        """Return how far it has come, and what the dataset shows. Blocks.
+        """Return the stop's progress, and what the dataset shows. Blocks.
 
         :raises TransientError: the store did not answer.
         """
@@ -73,7 +73,7 @@ class Stopping(JsonRecord):
 
 
 def _has_said_its_last_word(owner: Owner, hook: LanceHook) -> bool:
-    """Tell whether a driver on another host left its summary, if that can be read from here."""
+    """Return whether a driver on another host left its summary, if that is readable from here."""
     driver = owner.driver
     if not driver.launch_id:
         return False
@@ -95,8 +95,8 @@ class LanceStopTrigger(BaseTrigger):
 
     The event is ``{"state", "stopping", "watermark", "version"}``, or ``{"error", "message"}``.
 
-    :param stopping: What to wait for, as :meth:`.Stopping.to_json` makes it.
-    :param poll_interval: Seconds between two looks.
+    :param stopping: The stop to wait for, as ``Stopping.to_json`` makes it.
+    :param poll_interval: Seconds between two polls.
     """
 
     def __init__(self, *, stopping: dict[str, Any], poll_interval: float = 5.0) -> None:

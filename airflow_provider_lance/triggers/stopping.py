@@ -1,4 +1,4 @@
-"""Ask one launch to stop in order, whoever asks and wherever it runs."""
+"""Ask one launch to stop in order, wherever it runs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ __all__ = ["ask_to_stop", "end_launch"]
 
 
 def ask_to_stop(launch: Launch, hook: LanceHook, by: str) -> bool:
-    """Ask exactly this launch to stop after its current epoch; tell whether it could be asked.
+    """Ask exactly this launch to stop after its current epoch; return whether it could be asked.
 
-    On the driver's own host its keeper is told, which takes no time, asks through the dataset and
-    kills the driver when its grace has run out. Elsewhere the dataset is asked right here: blocks.
+    On the driver's own host, this asks its driver wrapper, which returns at once, asks through the
+    dataset, and kills the driver when its grace has run out. Elsewhere this asks through the
+    dataset directly: blocks.
 
-    :param by: who asks, for the driver's summary and for whoever reads it.
+    :param by: who asks, for the driver's summary and its readers.
     :raises TransientError: the store did not answer.
     """
     if launch.stop(by):
@@ -29,13 +30,13 @@ def ask_to_stop(launch: Launch, hook: LanceHook, by: str) -> bool:
 
 
 def end_launch(launch: Launch, hook: LanceHook, by: str) -> str:
-    """Ask a launch to stop, or kill it where nobody can be asked; return in words what was done.
+    """Ask a launch to stop, or kill it if it cannot be asked; return what was done, as text.
 
     :raises TransientError: the store did not answer.
     """
     if ask_to_stop(launch, hook, by):
         return "asked to stop"
-    # There is no dataset to ask through, so nothing of it can be in the middle of a commit.
+    # There is no dataset to ask through, so the driver cannot be in the middle of a commit.
     if launch.kill():
         return "killed"
     return "nobody to be asked"

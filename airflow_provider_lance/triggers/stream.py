@@ -19,19 +19,20 @@ __all__ = ["LanceStreamTrigger"]
 
 _ENDED = {"success", "failed", "skipped", "removed", "upstream_failed"}
 _ON_KILL_PATIENCE = (1.0, 2.0, 4.0)
-"""Seconds between attempts; Airflow gives a trigger's on_kill 30 in all."""
+"""Seconds between attempts; Airflow gives a trigger's on_kill 30 in total."""
 
 
 class LanceStreamTrigger(BaseTrigger):
     """
     Watch a driver until its stream is over or a new driver is needed.
 
-    While all is well a look is one small read, of the heartbeat. The event is ``{"outcome",
-    "order"}``, a :class:`.Verdict` as JSON beside what was watched, after the back-off if it says
-    ``restart``. The driver goes on, whatever becomes of the triggerer; only a user who ends or
-    clears the task stops it.
+    While the driver is healthy, a poll is one small read, of the heartbeat. The event is
+    ``{"outcome", "order"}``: a :class:`.supervision_outcome.SupervisionOutcome` as JSON, and the
+    config that was watched. If the outcome is ``restart``, the event comes after the back-off. The
+    driver keeps running whatever happens to the triggerer; only a user who ends or clears the task
+    stops it.
 
-    :param order: What to watch and how, as :meth:`.SupervisionConfig.to_json` makes it.
+    :param order: What to watch and how, as ``SupervisionConfig.to_json`` makes it.
     """
 
     def __init__(self, *, order: dict[str, Any]) -> None:
@@ -59,12 +60,12 @@ class LanceStreamTrigger(BaseTrigger):
         for patience in _ON_KILL_PATIENCE:
             try:
                 if not await in_thread(Pool.STOPS, self._was_ended_by_user):
-                    # Another triggerer took it over, or a new try will: both see to the driver.
+                    # Another triggerer took it over, or a new try will: both look after the driver.
                     self.log.info("The task goes on elsewhere; its driver is left alone.")
                     return
                 hook = LanceHook(order.lance_conn_id)
                 told = await in_thread(Pool.STOPS, end_launch, order.launch, hook, order.task_key)
-            except Exception as error:  # whatever it is, this is the last chance to try again
+            except Exception as error:  # any error: this is the last chance to try again
                 self.log.warning("The driver could not be asked to stop yet. error=%s", error)
                 await asyncio.sleep(patience)
             else:
@@ -77,9 +78,9 @@ class LanceStreamTrigger(BaseTrigger):
         )
 
     def _was_ended_by_user(self) -> bool:
-        """Ask Airflow whether the task has ended; raise if it does not tell.
+        """Ask Airflow whether the task has ended; raise if it does not answer.
 
-        Airflow cancels a trigger that is handed to another triggerer in the same way.
+        Airflow cancels a trigger that moves to another triggerer in the same way.
         """
         from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
@@ -93,4 +94,4 @@ class LanceStreamTrigger(BaseTrigger):
             map_index=ti.map_index,
         )
         states = {str(state) for tasks in runs.values() for state in tasks.values()}
-        return states <= _ENDED  # none at all: its run was deleted
+        return states <= _ENDED  # no state at all: its run was deleted

@@ -1,4 +1,4 @@
-"""Supervise one launch from look to look, and say in the log what is new about it."""
+"""Supervise one launch poll by poll, and log what is new about it."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ __all__ = ["SupervisionConfig", "SupervisionLoop"]
 
 _ALTERNATING = (StreamState.RUNNING, StreamState.IDLE)
 _LASTING_SECONDS = 60.0
-"""How long a stream must be idle, or busy again, for that to be worth a line."""
+"""How long a stream must be idle, or busy again, before that is logged."""
 _LINES = 100
-"""How many lines of a driver's log are shown at one look."""
+"""The most lines of a driver's log that are shown per poll."""
 _LAST_LINES = 20
-"""How much of a dead driver's log is shown."""
+"""The number of last lines shown of a dead driver's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class SupervisionConfig(JsonRecord):
-    """All that a supervisor needs, in any process, after any restart; travels as JSON.
+    """Everything a supervisor needs, in any process, after any restart; travels as JSON.
 
-    ``task_key`` is the ``launchedBy`` text of the task try that watches, ``deadline`` an ISO time
-    after which the stream is stopped, ``tags`` go with metrics, ``version`` is the dataset's when
-    the task began, where it was asked for. Durations are seconds.
+    ``task_key`` is the ``launchedBy`` text of the supervising task try. ``deadline`` is an ISO time
+    after which the stream is stopped. ``tags`` are added to metrics. ``version`` is the dataset's
+    version when the task began, if it was read. Durations are seconds.
     """
 
     launch: Launch
@@ -68,7 +68,7 @@ class SupervisionConfig(JsonRecord):
 
 
 class SupervisionLoop:
-    """Follows one launch. :meth:`step` is one look; it blocks, and says when there is a verdict."""
+    """Follows one launch. :meth:`step` is one poll; it blocks; an outcome ends the loop."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class SupervisionLoop:
         *,
         whole_log: bool = True,
     ) -> None:
-        """Do no I/O but on this host.
+        """Do no I/O except on this host.
 
         :param whole_log: show the driver's log from its beginning, not from now on.
         """
@@ -96,13 +96,13 @@ class SupervisionLoop:
         self._asked = False
 
     def step(self) -> SupervisionOutcome | None:
-        """Look once; return what to do when there is something to do.
+        """Poll once; return an outcome when there is something to do.
 
-        What cannot be told now never ends a stream: the driver goes on, and so does the watch.
+        An unknown state never ends a stream: the driver keeps running, and supervision continues.
         """
         try:
             health = self.supervisor.look()
-        except Exception as error:  # Lance and pyarrow have errors that they do not document
+        except Exception as error:  # Lance and pyarrow raise undocumented errors
             self._cannot_tell(error)
             return self._timed_out(None)
         if self._reason_unavailable:
@@ -125,7 +125,7 @@ class SupervisionLoop:
 
     @property
     def rows(self) -> int:
-        """Return the rows that the driver has committed, as far as it was heard."""
+        """Return the rows that the driver has committed, as far as it reported them."""
         heartbeat, summary = self.supervisor.heartbeat, self.supervisor.summary
         return summary.rows if summary else (heartbeat.total_rows or 0 if heartbeat else 0)
 
@@ -139,7 +139,7 @@ class SupervisionLoop:
         self.supervisor.renew(self._hook)
 
     def _kill_after_grace(self, health: Health) -> None:
-        """Kill a driver that was asked to stop and is at it for much longer than its grace."""
+        """Kill a driver that was asked to stop and is far beyond its grace."""
         if health.state is not StreamState.STOPPING:
             self._stopping_since = None
             return
@@ -150,7 +150,7 @@ class SupervisionLoop:
             self._log.warning("Its grace was over: killed. where=%s", self.order.launch.where())
 
     def conclude(self, outcome: SupervisionOutcome) -> None:
-        """Log why the watch is over, and end what hangs, where that is possible from here."""
+        """Log why supervision is over, and end what hangs, if that is possible from here."""
         self._show_progress(last=True)
         if outcome.state is StreamState.DEAD:
             self._show_last_lines()
@@ -173,7 +173,7 @@ class SupervisionLoop:
             self._log.warning("Killed what was left of the driver. where=%s", launch.where())
 
     def show_log(self) -> None:
-        """Show the warnings and errors that the driver wrote since the last look."""
+        """Show the warnings and errors that the driver wrote since the last poll."""
         for line in self._tail.read() if self._tail else ():
             self._log.info("driver | %s", line)
 
@@ -183,7 +183,7 @@ class SupervisionLoop:
                 self._log.info("driver.log ends | %s", line)
 
     def _show(self, health: Health) -> None:
-        over = health.state.ended or health.state.lost  # the verdict says so once
+        over = health.state.ended or health.state.lost  # the outcome reports it once
         if not over and self._is_news(health.state):
             self._told, self._other_since = health.state, None
             self._log.info("Stream %s: %s", health.state, health.reason)
@@ -195,7 +195,7 @@ class SupervisionLoop:
         self._show_progress()
 
     def _is_news(self, state: StreamState) -> bool:
-        """Tell whether a state is worth a line: between two triggers every stream is idle."""
+        """Return whether a state is worth a line: between two triggers every stream is idle."""
         if state is self._told:
             self._other_since = None
             return False
@@ -209,13 +209,13 @@ class SupervisionLoop:
             self._log.info(line)
 
     def _timed_out(self, outcome: SupervisionOutcome | None) -> SupervisionOutcome | None:
-        """Past the deadline, ask the stream to stop, and wait for its end as long as its grace."""
+        """After the deadline, ask the stream to stop; wait for its end up to twice its grace."""
         deadline = self.order.deadline
         if deadline is None or datetime.now(UTC) < datetime.fromisoformat(deadline):
             return outcome
         if self._late_since is None:
             if outcome is not None and outcome.action is Action.END:
-                return outcome  # it came to its end in time, and that is seen late
+                return outcome  # it ended in time and was observed late
             self._late_since = time.monotonic()
             self._log.warning("Timed out at %s: asking the stream to stop.", deadline)
         self._asked = self._asked or self._ask()

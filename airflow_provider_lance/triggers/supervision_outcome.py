@@ -1,4 +1,4 @@
-"""From a stream's health to what its task does next: one pure function, for every supervisor."""
+"""From a stream's health to the task's next action: one pure function, for every supervisor."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["Action", "SupervisionOutcome", "decide_next", "stop_has_no_requester
 
 
 class Action(StrEnum):
-    """What a supervisor's task does next."""
+    """The next action of a supervising task."""
 
     END = "end"
-    """The stream is over: the task ends with what it left."""
+    """The stream is over: the task ends with its result."""
     RESTART = "restart"
     """End what is left of the driver and launch another one."""
 
 
 def _summary(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Let a summary pass that can be read, as it is."""
+    """Return a readable summary unchanged."""
     Summary.read_json(given)
     return given
 
@@ -37,8 +37,8 @@ def _summary(given: Mapping[str, Any]) -> Mapping[str, Any]:
 class SupervisionOutcome(JsonRecord):
     """What to do, why, and after how many seconds; travels as a trigger's event.
 
-    ``ended`` is the driver's summary as JSON, where it left one; ``error`` the class of the error
-    that ended it without one, where that is known.
+    ``ended`` is the driver's summary as JSON, if it left one. ``error`` is the class of the error
+    that ended it without a summary, if that is known.
     """
 
     action: Action
@@ -77,7 +77,7 @@ def decide_next(
         return None
     state, reason = health.state, health.reason
     if health.asked_by is not None and health.asked_by.startswith(HOST_SHUTDOWN):
-        # Nobody wanted the stream's end, so it counts as any other loss of a driver.
+        # No requester wanted the stream's end, so it counts as any other loss of a driver.
         health = Health(StreamState.DEAD, reason, restartable=True)
         state, ended = health.state, None
     if health.asked_by is not None:
@@ -111,12 +111,12 @@ def decide_next(
 
 
 def stop_has_no_requester(asked_by: str, task_key: str) -> bool:
-    """Tell whether a stop was not meant to end the stream: a host went down, a try made room."""
+    """Return whether a stop should not end the stream: host shutdown, or an earlier try asked."""
     return asked_by.startswith(HOST_SHUTDOWN) or _asked_by_earlier_try(asked_by, task_key)
 
 
 def _asked_by_earlier_try(asked_by: str, task_key: str) -> bool:
-    """Tell whether an earlier try of this same task asked: its successor launches anew."""
+    """Return whether an earlier try of this task asked; its successor launches a new driver."""
     return same_task(asked_by, task_key) and _try(asked_by) < _try(task_key)
 
 

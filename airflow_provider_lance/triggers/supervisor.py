@@ -1,4 +1,4 @@
-"""One look after another at a launched driver; shared by the trigger and the waiting task."""
+"""Repeated observations of a launched driver; shared by the trigger and the waiting task."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ from airflow_provider_lance.supervision.heartbeat import Heartbeat
 __all__ = ["Supervisor"]
 
 _CLUSTER_SECONDS = 20.0
-"""How fresh a heartbeat saves a question to the cluster's own API; drivers beat every 10 s."""
+"""The age up to which a heartbeat replaces a cluster API request; drivers beat every 10 s."""
 
 
 class Supervisor:
-    """Looks at one launch. A look at a healthy driver is one small read of the store.
+    """Observes one launch. For a healthy driver, one observation is one small read of the store.
 
-    Checkpoint and dataset are read when heartbeat and process raise a suspicion. While the store
-    does not answer, nothing is held against the driver.
+    Checkpoint and dataset are read when heartbeat and process look suspicious. Time during which
+    the store does not answer is not counted against the driver.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Supervisor:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Do no I/O.
+        """Store the arguments; no I/O.
 
         :param clock: seconds of a clock that never goes back.
         """
@@ -67,7 +67,7 @@ class Supervisor:
         self.heartbeat_json: dict[str, Any] | None = None
         """The newest heartbeat."""
         self.summary: Summary | None = None
-        """The driver's last word, once it is there."""
+        """The driver's summary, once it exists."""
         self._hook, self._limits, self._clock = hook, limits, clock
         self._reports: Files | None = None
         self._last_error: LastError | None = None
@@ -77,7 +77,7 @@ class Supervisor:
 
     @property
     def heartbeat(self) -> Heartbeat | None:
-        """Return what the newest heartbeat says."""
+        """Return the newest heartbeat, parsed."""
         return Heartbeat.parse(self.heartbeat_json) if self.heartbeat_json else None
 
     @property
@@ -87,18 +87,18 @@ class Supervisor:
 
     @property
     def silent(self) -> float:
-        """Return the seconds since the heartbeat last said something new."""
+        """Return the seconds since the heartbeat last changed."""
         return max(0.0, self._clock() - self._changed)
 
     def look(self) -> Health:
-        """Tell how the driver is doing now. Blocks.
+        """Return the driver's current health. Blocks.
 
-        :raises LanceStreamError: nothing can be told now: the store does not answer, or Airflow
-            does not give the connection. A driver that is gone is told of all the same when that
-            has lasted for long.
+        :raises LanceStreamError: the health is unknown: the store does not answer, or Airflow does
+            not provide the connection. If that has lasted long, an exited driver is reported all
+            the same.
         """
-        # The process first: a driver writes its summary before it ends, so whoever saw it gone
-        # sees the summary, too.
+        # The process first: a driver writes its summary before it ends, so an observer that saw it
+        # exit also sees the summary.
         alive = self._alive()
         try:
             self._read_reports(alive)
@@ -106,7 +106,7 @@ class Supervisor:
                 self._read_last_word()
             if alive is False and self.summary is None:
                 if self.launch.is_ending():
-                    alive = True  # how it ended is known in a moment
+                    alive = True  # its exit status is known in a moment
                 else:
                     self._read_log()
             observation = self._sight(alive)
@@ -115,8 +115,8 @@ class Supervisor:
         except Exception:
             now = self._clock()
             if alive is False and now - self._answered >= self._limits.silence:
-                return evaluate(self._sight(alive), self._limits)  # nothing more will be known
-            # The store's silence is not the driver's.
+                return evaluate(self._sight(alive), self._limits)  # no more will become known
+            # The store's silence does not count as the driver's.
             self._changed += now - self._looked
             self._excused += now - self._looked
             self._looked = now
@@ -127,7 +127,7 @@ class Supervisor:
     def _alive(self) -> bool | None:
         fresh = self.heartbeat_json and self._clock() - self._changed < _CLUSTER_SECONDS
         if fresh and self.launch.polls_remotely:
-            return None  # its heartbeat is proof enough
+            return None  # its heartbeat is sufficient
         return self.launch.alive()
 
     def _read_reports(self, alive: bool | None) -> None:
@@ -143,7 +143,7 @@ class Supervisor:
         except TransientError:
             if alive is not False:
                 raise
-            seen = None  # its last word counts more
+            seen = None  # its summary counts more
         if seen is not None and seen != self.heartbeat_json:
             self.heartbeat_json, self._changed = seen, self._clock()
         if alive is False or (self.heartbeat_json or {}).get("state") == "ended":
@@ -154,7 +154,7 @@ class Supervisor:
             self.summary = read_summary(self._reports, self.launch.launch_id)
 
     def _read_log(self) -> None:
-        """Read what the driver's log says of its end, where it lies on this host."""
+        """Read what the driver's log says of its end, if the log is on this host."""
         log = self.launch.log()
         if self.summary or log is None:
             return
@@ -163,7 +163,7 @@ class Supervisor:
         self._last_error = last_error(text)
 
     def renew(self, hook: LanceHook) -> None:
-        """Go on with another hook: the old one's credentials may have changed."""
+        """Continue with another hook: the old one's credentials may have changed."""
         self._hook, self._reports = hook, None
 
     def _sight(self, alive: bool | None, *, evidence: bool = False) -> DriverObservation:

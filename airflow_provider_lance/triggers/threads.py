@@ -1,7 +1,7 @@
-"""Blocking work of triggers, in threads of this package's own.
+"""Blocking work of triggers, in this package's own threads.
 
 Airflow's triggerer shares asyncio's default threads, a handful, among all triggers and their logs:
-a store that hangs there would hold up everything else.
+a store that hangs there would block everything else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Pool(Enum):
-    """Which threads: those of users who end a task must not wait for those that look."""
+    """The thread pool: a stop requested by a user must not wait behind polls."""
 
     LOOKS = 32
     STOPS = 8
@@ -35,7 +35,7 @@ def _executor(pool: Pool) -> ThreadPoolExecutor:
 
 
 async def in_thread(pool: Pool, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run blocking work without blocking the event loop; as :func:`asyncio.to_thread` does.
+    """Run blocking work without blocking the event loop, as ``asyncio.to_thread`` does.
 
     :raises StorageUnavailableError: Lance panicked, which no trigger would survive.
     """

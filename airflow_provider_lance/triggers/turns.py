@@ -1,10 +1,10 @@
 """One run at a time: a bounded stream waits for the other runs of its task that stream its query.
 
-Airflow's own limits do not count deferred tasks, so the runs agree among themselves. Each keeps a
-note in an XCom of its own, *waiting* or *going*, and reads those of the others. A run notes *going*
-before it looks at the others for the last time: of two that start at once each sees the other, and
-the one with the later logical date gives way. The owner record in the dataset shows a driver that
-outlived its task.
+Airflow's own limits do not count deferred tasks, so the runs coordinate among themselves. Each
+keeps a note in its own XCom, *waiting* or *going*, and reads those of the others. A run notes
+*going* before it reads the others for the last time. So of two runs that start at once, each sees
+the other, and the one with the later logical date yields. The owner record in the dataset shows a
+driver that outlived its task.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from airflow_provider_lance.triggers.threads import Pool, in_thread
 __all__ = ["XCOM_KEY", "LanceTurnTrigger", "Turn", "take_turn"]
 
 XCOM_KEY = "lance_turn"
-"""Where a run keeps its note; Airflow removes it when a new try starts."""
+"""The XCom key of a run's note; Airflow removes it when a new try starts."""
 
 _ACTIVE = ["running", "deferred", "scheduled", "queued", "restarting"]
-"""A deferred task is scheduled and queued before it goes on."""
+"""A deferred task becomes scheduled and queued before it continues."""
 
 _LONGEST_SECONDS = 24 * 3600.0
 
@@ -43,11 +43,11 @@ _LONGEST_SECONDS = 24 * 3600.0
 class Turn(JsonRecord):
     """One run's place among the runs of its task; travels as JSON.
 
-    ``task_key`` is the task try's ``launchedBy`` text; ``rank`` its logical date, or when it was to
-    run; ``silence`` how many seconds old a heartbeat may be to show a living driver; ``deadline``
-    the ISO time at which the task's time is up. ``going`` is what it noted last, ``None`` before
-    that. ``others`` are the runs that were seen with notes; ``waits_for`` says in words for whom it
-    waits ``since`` when, empty if for nobody.
+    ``task_key`` is the task try's ``launchedBy`` text. ``rank`` is its logical date, or when it was
+    to run. ``silence`` is the age in seconds up to which a heartbeat shows a live driver.
+    ``deadline`` is the ISO time at which the task's time is up. ``going`` is what it noted last,
+    ``None`` before that. ``others`` are the runs with notes that were seen. ``waits_for`` names
+    what it waits for, ``since`` when; empty if it does not wait.
     """
 
     task_key: str
@@ -68,23 +68,23 @@ class Turn(JsonRecord):
 
     @property
     def is_over(self) -> bool:
-        """Tell whether the task's time is up."""
+        """Return whether the task's time is up."""
         return self.deadline is not None and _seconds_since(self.deadline) >= 0
 
     @property
     def is_too_long(self) -> bool:
-        """Tell whether it has waited a whole day for the same one."""
+        """Return whether it has waited a whole day for the same run."""
         return self.since is not None and _seconds_since(self.since) >= _LONGEST_SECONDS
 
     def look(self, hook: LanceHook) -> str:
-        """Return in words whom to wait for, of those that were seen before. Blocks.
+        """Return which of the runs seen before to wait for, as text. Blocks.
 
         :raises Exception: Airflow or the store did not answer.
         """
         return self.blocked_by(_notes(self, self.others) if self.others else {}, hook)
 
     def blocked_by(self, notes: Mapping[str, _Note], hook: LanceHook) -> str:
-        """Return in words whom to wait for, empty if for nobody."""
+        """Return which run to wait for, as text; empty if none."""
         for run_id, note in sorted(notes.items(), key=lambda each: each[1].place):
             if note.going:
                 return f"run {run_id}, which streams query {self.query_id!r} now"
@@ -94,13 +94,13 @@ class Turn(JsonRecord):
 
     @property
     def place(self) -> tuple[str, str]:
-        """Return by what runs are put in order."""
+        """Return the key by which runs are ordered."""
         return self.rank, _parts(self.task_key)[2]
 
     def noted(self, ti: Any, *, going: bool) -> Self:
-        """Keep the run's note, for the others.
+        """Store the run's note, for the others.
 
-        :param ti: Airflow's task instance, in whose name it is kept.
+        :param ti: Airflow's task instance, which owns the note.
         """
         if self.going is not going:
             note = {"query": [self.uri, self.query_id], "going": going, "rank": self.rank}
@@ -108,7 +108,7 @@ class Turn(JsonRecord):
         return replace(self, going=going)
 
     def waiting_for(self, whom: str) -> Self:
-        """Return the turn waiting for somebody, since now unless it was the same one before."""
+        """Return the turn waiting for ``whom``, since now unless it already waited for the same."""
         if whom and whom == self.waits_for:
             return self
         return replace(self, waits_for=whom, since=datetime.now(UTC).isoformat() if whom else None)
@@ -116,7 +116,7 @@ class Turn(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """What another run says of itself: whether it streams or waits, and its place."""
+    """Another run's note: whether it streams or waits, and its place."""
 
     going: bool
     place: tuple[str, str]
@@ -125,7 +125,7 @@ class _Note:
 def take_turn(turn: Turn, ti: Any, hook: LanceHook) -> Turn:
     """Take the turn if it has come; ``waits_for`` is empty then.
 
-    :param ti: Airflow's task instance, in whose name the run's note is kept.
+    :param ti: Airflow's task instance, which owns the run's note.
     :raises Exception: Airflow or the store did not answer.
     """
     if not turn.going:
@@ -134,7 +134,7 @@ def take_turn(turn: Turn, ti: Any, hook: LanceHook) -> Turn:
         if whom := turn.blocked_by(notes, hook):
             return turn.noted(ti, going=False).waiting_for(whom)
         turn = turn.noted(ti, going=True)
-    # Later looks of other runs find this note, and this look finds the notes made before it.
+    # Later reads by other runs find this note, and this read finds the notes made before it.
     notes = _notes(turn)
     turn = replace(turn, others=tuple(notes))
     if any(note.going and note.place < turn.place for note in notes.values()):
@@ -174,7 +174,7 @@ def _notes(turn: Turn, among: tuple[str, ...] = ()) -> dict[str, _Note]:
 
 
 def _living_owner(turn: Turn, hook: LanceHook) -> str:
-    """Return in words the query's owner, if another run of this task launched it and it works."""
+    """Return the query's owner as text, if another run of this task launched it and it runs."""
     try:
         port = hook.open(turn.uri)
     except DatasetNotFoundError:
@@ -197,7 +197,7 @@ def _living_owner(turn: Turn, hook: LanceHook) -> str:
 
 
 def _parts(launched_by: str) -> tuple[str, str, str, int]:
-    """Return DAG, task, run and map index of a ``launchedBy`` text; empty ones of another form."""
+    """Return DAG, task, run and map index of a ``launchedBy`` text; empty for another form."""
     task, _, _ = launched_by.rpartition("#")
     dag_id, _, rest = task.partition("/")
     task_id, _, rest = rest.partition("/")
@@ -216,9 +216,9 @@ class LanceTurnTrigger(BaseTrigger):
     """
     Fire once no other run that was seen streams the query, or the wait has lasted too long.
 
-    The event is ``{"turn"}``; the task looks once more before it launches a driver.
+    The event is ``{"turn"}``; the task checks once more before it launches a driver.
 
-    :param turn: Whose turn it is to be, as :meth:`.Turn.to_json` makes it.
+    :param turn: The turn to wait for, as ``Turn.to_json`` makes it.
     """
 
     def __init__(self, *, turn: dict[str, Any]) -> None:
@@ -235,7 +235,7 @@ class LanceTurnTrigger(BaseTrigger):
             try:
                 # A new hook each time: its credentials may have been replaced meanwhile.
                 whom = await in_thread(Pool.LOOKS, turn.look, LanceHook(turn.lance_conn_id))
-            except Exception as error:  # whatever it is, to wait on does no harm
+            except Exception as error:  # any error: waiting longer does no harm
                 if str(error) != trouble:
                     self.log.warning("Cannot tell whose turn it is; asking again. error=%s", error)
                 trouble = str(error)

@@ -1,4 +1,4 @@
-"""The lines of a driver's log that its task shows: warnings and errors, repeats counted."""
+"""The lines of a driver's log that its task shows: warnings and errors, with repeats counted."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _SHOWN = ("WARN", "WARNING", "ERROR", "FATAL", "CRITICAL")
 _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")
 _PYTHONS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} |Traceback ")
 _FOLLOWING = 60
-"""How many lines may follow a warning of Python: a user's trace is told in full."""
+"""The most lines shown after a Python warning: a user's trace is shown in full."""
 _SPARKS_FOLLOWING = 6
-"""How many lines may follow one of Spark, whose trace is Spark's own."""
+"""The most lines shown after a Spark warning, whose trace is Spark's own."""
 _OFTEN = 3
 _KINDS = 500
 
 
 class Warnings:
-    """Called with a log's lines in turn; returns a line to be shown, ``None`` for any other.
+    """Called with a log's lines in turn; returns a line to show, ``None`` for any other.
 
-    Spark's and Python's log formats are known, and Spark's structured logging. Lines that differ in
-    numbers only are one warning: it is shown three times, then at its 10th, 100th, … time.
+    It knows Spark's and Python's log formats, and Spark's structured logging. Lines that differ
+    only in numbers are one warning: it is shown three times, then at its 10th, 100th, … time.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Warnings:
         if times <= _OFTEN:
             self._following = _FOLLOWING if _PYTHONS.match(line) else _SPARKS_FOLLOWING
             return line
-        # Powers of ten: a warning a second makes five more lines a day.
+        # Powers of ten: one warning per second adds five lines a day.
         return f"{line} ({times} times by now)" if str(times).strip("0") == "1" else None
 
     def _count(self, said: str) -> int:
@@ -58,14 +58,14 @@ class Warnings:
 
 
 def _read(line: str) -> tuple[str, str]:
-    """Return a log line's level and text; an empty level where a line goes on with another."""
+    """Return a log line's level and text; an empty level for a continuation line."""
     if heading := _HEADING.match(line):
         return heading["level"], heading["said"]
     if line.startswith("{"):
         try:
             document = json.loads(line)
             return str(document["level"]), str(document.get("msg"))
-        except (ValueError, KeyError, TypeError, RecursionError):  # cut off: it was a long one
+        except (ValueError, KeyError, TypeError, RecursionError):  # truncated: it was too long
             level = re.search(r'"level": ?"(\w+)"', line)
             return (level[1] if level else "INFO"), line
     if _BARE.match(line):

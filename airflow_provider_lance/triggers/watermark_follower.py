@@ -1,4 +1,4 @@
-"""Follow a dataset from look to look; shared by sensor and triggers. All of it blocks."""
+"""Follow a dataset poll by poll; shared by sensor and triggers. All of it blocks."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ __all__ = [
 ]
 
 _REMEMBERED = 512
-"""How many versions' transaction properties are kept at most for one dataset; about 1 kB each."""
+"""The most versions whose transaction properties are kept for one dataset; about 1 kB each."""
 
 
 class OnMissing(StrEnum):
-    """What to make of a dataset that is not there, or holds no trace of the query."""
+    """How to treat a missing dataset, or one without a trace of the query."""
 
     WAIT = "wait"
     FAIL = "fail"
 
     @classmethod
     def parse(cls, text: str) -> OnMissing:
-        """Read the word that a user writes.
+        """Read the user's text.
 
-        :raises SpecError: another word.
+        :raises SpecError: another text.
         """
         try:
             return cls(text)
@@ -59,10 +59,10 @@ class OnMissing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSnapshot:
-    """What one look saw of one query: its state and exact watermark, or what is missing.
+    """One query as one poll saw it: its state and exact watermark, or what is missing.
 
-    ``port`` stands at the version looked at and may be read from any thread; ``None`` while there
-    is no dataset. ``state`` and ``watermark`` are ``None`` while dataset or query is missing.
+    ``port`` stands at the version that was read and may be used from any thread; ``None`` while
+    there is no dataset. ``state`` and ``watermark`` are ``None`` while dataset or query is missing.
     """
 
     port: LanceDatasetPort | None = None
@@ -86,14 +86,14 @@ class WatermarkSnapshot:
 
 
 Look = Mapping[str, WatermarkSnapshot | TerminalError]
-"""What one look saw of each query; an error is that query's alone."""
+"""The result of one poll for each query; an error belongs to that query alone."""
 
 
 class DatasetFollower:
-    """Keeps a dataset open: a look costs one listing, and what is new is read once for all queries.
+    """Keeps a dataset open; a poll costs one listing, and reads new versions once for all queries.
 
-    One look at a time. Whatever goes wrong, the next look opens the dataset, and reads the
-    connection, anew.
+    One poll at a time. After any error, the next poll opens the dataset, and reads the connection,
+    again.
     """
 
     def __init__(self, open_port: Callable[[], LanceDatasetPort]) -> None:
@@ -101,7 +101,7 @@ class DatasetFollower:
         self._known: _Known | None = None
 
     def look(self, queries: Collection[str]) -> Look:
-        """Look at the newest version.
+        """Read the newest version.
 
         :raises TerminalError: the connection or the URI cannot be used.
         :raises StorageUnavailableError: the store did not answer.
@@ -121,12 +121,12 @@ class DatasetFollower:
             if not known.is_another(port):
                 known.advance(port)
                 return known
-        # A handle's caches outlive the dataset they were read from: open it anew.
+        # A handle's caches outlive the dataset they were read from: open it again.
         return _Known(self._open())
 
 
 class Follower:
-    """Reads one query's watermark; a look costs one listing and what is new."""
+    """Reads one query's watermark; a poll costs one listing and reading the new versions."""
 
     def __init__(self, hook: LanceHook, uri: str, query_id: str, on_missing: OnMissing) -> None:
         self._query_id, self._on_missing = require_query_id(query_id), on_missing
@@ -135,7 +135,7 @@ class Follower:
     def look(self) -> Watermark | None:
         """Return the exact watermark now, ``None`` while dataset or query is missing. Blocks.
 
-        :raises TerminalError: it is missing and must not be, or it cannot be read by this package.
+        :raises TerminalError: it is missing and must not be, or this package cannot read it.
         :raises StorageUnavailableError: the store did not answer.
         """
         found = self._dataset.look([self._query_id])[self._query_id]
@@ -145,7 +145,7 @@ class Follower:
 
 
 class _Known:
-    """What is known of one dataset: the newest handle, what was read, a reader for each query."""
+    """The state of one dataset: newest handle, cached reads, a reader for each query."""
 
     def __init__(self, port: LanceDatasetPort) -> None:
         self._memory = _Memory()
@@ -154,11 +154,11 @@ class _Known:
         self._states: dict[str, QueryState] = {}
 
     def is_another(self, port: LanceDatasetPort) -> bool:
-        """Tell whether this is another dataset at the same place: dropped and made again."""
+        """Return whether this is another dataset at the same place: dropped and recreated."""
         if port.version <= self.port.version:
             return port.version < self.port.version
         for query, state in self._states.items():
-            # What cannot be decoded is reported as that query's own, by the look.
+            # An undecodable value is reported as that query's own error when it is read.
             with suppress(TerminalError):
                 now = decode_query(port.config, query, port.version)
                 if is_another(ownership(state), ownership(now)):
@@ -166,7 +166,7 @@ class _Known:
         return False
 
     def advance(self, port: LanceDatasetPort) -> None:
-        """Go to a newer version; forget what every query has folded."""
+        """Move to a newer version; drop what every query has folded."""
         if port.version == self.port.version:
             return
         self._memory.forget(min(map(_folded, self._states.values()), default=self.port.version))
@@ -193,7 +193,7 @@ class _Known:
 
 
 class _Memory:
-    """Transaction properties by version, read once, whichever thread asks; bounded."""
+    """Transaction properties by version, read once for all threads; bounded."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -216,7 +216,7 @@ class _Memory:
 
 
 class _RememberingPort(LanceDatasetPort):
-    """A port that shares what it read of old versions with those before and after it."""
+    """A port that shares its reads of old versions with the ports before and after it."""
 
     def __init__(self, port: LanceDatasetPort, memory: _Memory) -> None:
         super().__init__(port.dataset)
@@ -227,20 +227,20 @@ class _RememberingPort(LanceDatasetPort):
 
 
 def ownership(state: QueryState | None) -> tuple[int, str]:
-    """Return by what :func:`is_another` knows a dataset: the query's token and its owner's run."""
+    """Return what :func:`is_another` compares: the query's token and its owner's run."""
     owner = state.owner if state else None
     return (owner.token, owner.driver.run_id) if owner else (0, "")
 
 
 def is_another(before: tuple[int, str], now: tuple[int, str]) -> bool:
-    """Tell by a query's ownership that the dataset was made again: in one, tokens only grow."""
+    """Return whether the ownership shows a recreated dataset: within one, tokens only grow."""
     return now[0] < before[0] or (now[0] == before[0] and now[1] != before[1])
 
 
 def tally(port: DatasetPort, query_id: str, after: int, upto: int) -> tuple[int, int, int]:
-    """Count the epochs and rows that the versions after ``after`` carry, and the versions gone.
+    """Count the epochs and rows in the versions after ``after``, and the versions that are gone.
 
-    :raises ProtocolVersionError: an epoch is newer than this package, or not ours.
+    :raises ProtocolVersionError: an epoch is newer than this package, or another tool's.
     :raises StorageUnavailableError: the store did not answer.
     """
     found = {version: port.properties(version) for version in range(after + 1, upto + 1)}
@@ -253,7 +253,7 @@ def tally(port: DatasetPort, query_id: str, after: int, upto: int) -> tuple[int,
 
 
 def _folded(state: QueryState) -> int:
-    # Without an active owner the reader needs no history at all.
+    # Without an active owner the reader needs no history.
     active = state.owner is not None and state.owner.state is OwnerState.ACTIVE
     return state.folded_version if active else state.version
 
@@ -267,7 +267,7 @@ def _no_trace(port: LanceDatasetPort, query: str) -> SpecError:
 
 
 def seen(watermark: Watermark) -> dict[str, Any]:
-    """Return a watermark as sensor and trigger hand it on."""
+    """Return a watermark in the form that sensor and trigger pass on."""
     return {
         "epoch": watermark.epoch,
         "version": watermark.version,
@@ -276,7 +276,7 @@ def seen(watermark: Watermark) -> dict[str, Any]:
 
 
 def describe(watermark: Watermark | None) -> str:
-    """Return a watermark as a log line ends with it."""
+    """Return a watermark as the end of a log line."""
     if watermark is None:
         return "seen=nothing"
     return " ".join(f"{name}={value}" for name, value in seen(watermark).items())

@@ -1,1 +1,1 @@
-"""The page of streams: which datasets are known, looks at them, charts, templates, the app."""
+"""The page of streams: known datasets, cached observations, charts, templates, the app."""

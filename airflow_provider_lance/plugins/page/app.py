@@ -1,4 +1,4 @@
-"""The page's application: read only, for those who may read assets, and nothing else open."""
+"""The page's application: read only, for users who may read assets; no other route is open."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["create_app"]
 
 REFRESH = 10
-"""Seconds after which a page asks for itself again."""
+"""Seconds after which a page reloads itself."""
 _LISTED = 20
-"""Epochs in the table."""
+"""The number of epochs in the table."""
 _NOT_KNOWN = (
     "The page knows no such stream. It shows those of registered assets, of [lance] datasets, and "
     "of the DAGs that you may read."
@@ -54,7 +54,7 @@ ReadableDags = Annotated[set[str], Depends(_readable_dags)]
 def create_app(known: Callable[[], list[RegisteredDataset]] = known_datasets) -> FastAPI:
     """Return the application, to be mounted by Airflow's API server.
 
-    :param known: returns the datasets that may be looked at; called in a thread.
+    :param known: returns the datasets that may be shown; called in a thread.
     """
     page = _Page(known)
     app = FastAPI(
@@ -110,7 +110,7 @@ class _Page:
         query: str = "",
         conn_id: str | None = None,
     ) -> Response:
-        """Show one stream, if it is one of the known ones."""
+        """Show one stream, if it is a known one."""
         [registered] = await self._known.at(["all"])
         every, dags = registered.value or [], readable
         dataset = find(merge(every, dags=dags), uri, conn_id)
@@ -150,14 +150,14 @@ class _Page:
         return self._show("unreadable.html", uri=dataset.uri, query_id=query_id, error=look.error)
 
     async def refusal(self, request: Request, error: Exception) -> HTMLResponse:
-        """Answer what cannot be shown: not signed in, not allowed, not known, not a GET."""
+        """Return the page for an error: not signed in, not allowed, not known, not a GET."""
         assert isinstance(error, HTTPException)
         status = HTTPStatus(error.status_code)
         shown = self._show("refusal.html", status=status, detail=str(error.detail))
         return HTMLResponse(shown.body, status, headers=error.headers)
 
     async def with_headers(self, request: Request, respond: RequestResponseEndpoint) -> Response:
-        """Add what keeps a browser from doing more with a page than to show it."""
+        """Add headers that keep a browser from doing more with a page than showing it."""
         response = await respond(request)
         response.headers.update(
             {

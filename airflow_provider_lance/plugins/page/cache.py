@@ -1,4 +1,4 @@
-"""Looks that many viewers share: made in threads of their own, time-boxed, kept for seconds."""
+"""Observations that many viewers share: in own threads, with a time limit, kept for seconds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _STALE = 60.0
-"""Seconds after which a look says nothing any more: a stream that broke since looked healthy."""
+"""Seconds after which a result is too old to show: a stream may have failed since."""
 _FORGET = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class CachedResult(Generic[V]):
-    """How a look ended: a value, or why there is none. ``age`` is in seconds since its end."""
+    """The result of an observation: a value, or why there is none. ``age`` is in seconds."""
 
     value: V | None = None
     error: str = ""
@@ -42,11 +42,12 @@ class _Entry(Generic[V]):
 
 
 class ResultCache(Generic[K, V]):
-    """One look at a time for each key; who asks meanwhile waits for the same one.
+    """One observation at a time for each key; other callers wait for the same one.
 
-    :param look: blocking; what it raises becomes the look's ``error``.
-    :param keep: seconds for which a look is young enough for everybody.
-    :param patience: seconds that anybody waits; the look itself goes on and is there next time.
+    :param look: blocking; what it raises becomes the result's ``error``.
+    :param keep: seconds for which a result is recent enough for every caller.
+    :param patience: seconds that a caller waits; the observation continues, and the next call gets
+        it.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class ResultCache(Generic[K, V]):
         self._lock = threading.Lock()
 
     async def at(self, keys: Iterable[K]) -> list[CachedResult[V]]:
-        """Return a look for each key, in order, within the patience for all of them together."""
+        """Return a result for each key, in order, within one time limit for all of them."""
         with self._lock:
             entries = [self._entry(key) for key in keys]
             flights = {entry.flight for entry in entries if entry.flight}
@@ -72,7 +73,7 @@ class ResultCache(Generic[K, V]):
         return [self._result(entry) for entry in entries]
 
     def _entry(self, key: K) -> _Entry[V]:
-        """Return a key's entry, with a look under way unless the newest is young enough."""
+        """Return a key's entry, with an observation running unless the newest is recent enough."""
         now = time.monotonic()
         if key not in self._entries:
             self._forget(now)
@@ -91,7 +92,7 @@ class ResultCache(Generic[K, V]):
             return CachedResult(self._look(key))
         except LanceStreamError as error:
             return CachedResult(error=f"{type(error).__name__}: {error}")
-        except BaseException as error:  # a panic of pylance's is no Exception
+        except BaseException as error:  # a panic of pylance's is not an Exception
             log.exception("Looking at a Lance stream failed: key=%r", key)
             seen = f"{type(error).__name__}: {error}"
             return CachedResult(

@@ -1,4 +1,4 @@
-"""Charts as geometry: data in, coordinates of an SVG out; pure. The templates draw them."""
+"""Charts as geometry: data in, SVG coordinates out; pure. The templates draw them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 __all__ = ["Axis", "Chart", "Frame", "Mark", "Series", "Tick", "draw", "index_axis", "time_axis"]
 
 _BAR = 0.7
-"""Of the place that a bar has."""
+"""The part of its place that a bar fills."""
 
 _STEPS = [1, 2, 5, 10, 15, 30]
 _TIME_STEPS = [
@@ -18,7 +18,7 @@ _TIME_STEPS = [
     *(60 * each for each in _STEPS),
     *(3_600 * each for each in (1, 2, 3, 6, 12, 24, 48)),
 ]
-"""Seconds between two ticks of a time axis; beyond them whole weeks."""
+"""Seconds between two ticks of a time axis; beyond them, whole weeks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What an axis spans, in the units of the data."""
+    """The range of an axis, in the units of the data."""
 
     low: float
     high: float
@@ -56,7 +56,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points ``(x, y, what to say of it)``; a point without ``y`` interrupts the line."""
+    """Points ``(x, y, description)``; a point without ``y`` interrupts the line."""
 
     name: str
     points: tuple[tuple[float, float | None, str], ...]
@@ -65,7 +65,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that happened at one ``x``."""
+    """An event at one ``x``."""
 
     at: float
     text: str
@@ -82,7 +82,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar; it has a visible height wherever its value is above 0."""
+    """One bar; its height is visible whenever its value is above 0."""
 
     x: float
     y: float
@@ -103,7 +103,7 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Everything that the template of a chart writes; ``empty`` where there is nothing to draw."""
+    """Everything that the template of a chart writes; ``empty`` if there is nothing to draw."""
 
     title: str
     summary: str
@@ -117,7 +117,7 @@ class Chart:
 
     @property
     def empty(self) -> bool:
-        """Tell whether there is nothing to draw."""
+        """Return whether there is nothing to draw."""
         return not any(each.dots or each.bars for each in self.drawn)
 
 
@@ -131,10 +131,10 @@ def draw(
     summary: str = "",
     from_zero: bool = True,
 ) -> Chart:
-    """Lay a chart out.
+    """Lay out a chart.
 
     :param unit: of the values, written above the y axis.
-    :param summary: the chart in words, for who cannot see it.
+    :param summary: the chart as text, for users who cannot see it.
     """
     values = [y for each in series for _, y, _ in each.points if y is not None]
     y = _value_axis(values, from_zero)
@@ -154,14 +154,14 @@ def draw(
 
 
 def index_axis(labels: Sequence[str], label: str) -> Axis:
-    """Return an axis of evenly spaced places, the first at 0; not every one is labelled."""
+    """Return an axis of evenly spaced places, the first at 0; some have no label."""
     step = max(1, round(_nice(max(len(labels), 1) / 8)))
     ticks = tuple(Tick(at, labels[at]) for at in range(0, len(labels), step))
     return Axis(-0.6, max(len(labels), 1) - 0.4, ticks, label)
 
 
 def time_axis(low: float, high: float, label: str) -> Axis:
-    """Return an axis of time, in seconds of the epoch of 1970."""
+    """Return an axis of time, in seconds since 1970."""
     high = max(high, low + 1)
     week = 604_800
     step = next((each for each in _TIME_STEPS if (high - low) / each <= 7), 0)

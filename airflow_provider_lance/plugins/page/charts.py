@@ -1,4 +1,4 @@
-"""The charts of one stream: what its epochs, durations, rows and fragments look like."""
+"""The charts of one stream: its epochs, durations, rows and fragments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from airflow_provider_lance.plugins.page.formatting import clock, duration, numb
 __all__ = ["pictures"]
 
 _UNITS = ((1.0, "ms", 1_000.0), (1_000.0, "s", 120_000.0), (60_000.0, "min", float("inf")))
-"""Milliseconds in a unit, its name, and up to which longest duration it is used."""
+"""Milliseconds in a unit, its name, and the longest duration that uses it."""
 
 
 def pictures(table: EpochTable, totals: Mapping[int, int]) -> list[Chart]:
@@ -149,7 +149,7 @@ def _fragments(
 
 
 def _place(epochs: Sequence[EpochRow], mark: VersionMark) -> float:
-    """Return where a version lies among the epochs: half a step after those before it."""
+    """Return the place of a version among the epochs: half a step after the epoch before it."""
     return sum(each.version < mark.version for each in epochs) - 0.5
 
 

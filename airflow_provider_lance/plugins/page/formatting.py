@@ -1,4 +1,4 @@
-"""Numbers, durations and times as the page writes them."""
+"""Numbers, durations and times in the page's format."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 __all__ = ["ago", "clock", "cut", "duration", "epoch", "number"]
 
 NOTHING = "–"
-"""Stands where something is not known."""
+"""Shown for an unknown value."""
 
 
 def number(value: float | None) -> str:
-    """Return a count or a rate with groups of thousands."""
+    """Return a count or a rate with thousands separators."""
     if value is None:
         return NOTHING
     if value == int(value) or abs(value) >= 100:
@@ -30,7 +30,7 @@ def ago(seconds: float | None) -> str:
 
 
 def duration(milliseconds: float | None) -> str:
-    """Return a duration in the unit that reads best."""
+    """Return a duration in the most readable unit."""
     if milliseconds is None:
         return NOTHING
     if milliseconds < 1_000:
@@ -43,23 +43,23 @@ def duration(milliseconds: float | None) -> str:
 
 
 def _fixed(value: float) -> str:
-    """Return a number with one decimal, or none where that would be a zero or does not matter."""
+    """Return a number with one decimal, or none if it is zero or does not matter."""
     text = f"{value:,.1f}" if abs(value) < 10 else f"{value:,.0f}"
     return text.removesuffix(".0")
 
 
 def clock(moment: str | datetime | None) -> str:
-    """Return a time of day with its date, in UTC; a text of another form as it is."""
+    """Return a time of day with its date, in UTC; a text of another form unchanged."""
     if not moment:
         return NOTHING
     try:
         read = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
         aware = read if read.tzinfo else read.replace(tzinfo=UTC)
         return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
-    except (ValueError, OverflowError):  # the calendar's first day may have no place in UTC
+    except (ValueError, OverflowError):  # the calendar's first day may not exist in UTC
         return str(moment)
 
 
 def cut(text: str, most: int = 4_000) -> str:
-    """Return a text that somebody else wrote, no longer than a page can bear."""
+    """Return a text from outside this package, cut to a length that fits the page."""
     return text if len(text) <= most else f"{text[:most]} … ({len(text):,} characters)"

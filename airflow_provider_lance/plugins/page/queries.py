@@ -1,4 +1,4 @@
-"""What a look at a known dataset, or at one of its streams, showed; from the CLI's functions."""
+"""The page's data about a known dataset or stream, from the CLI's functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 __all__ = ["SHOWN", "Row", "Stream", "fragment_totals", "see_dataset", "see_stream"]
 
 SHOWN = 60
-"""Epochs in the charts; the heartbeat carries the durations of as many."""
+"""The number of epochs in the charts; the heartbeat carries the durations of as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Row:
 class Stream:
     """One stream in detail. ``totals`` are the dataset's fragments by version.
 
-    There is no ``status`` and no ``table`` where another tool wrote the query; a finding says so.
+    ``status`` and ``table`` are missing if another tool wrote the query; a finding says so.
     """
 
     report: CheckReport
@@ -46,9 +46,10 @@ class Stream:
 
 
 def see_dataset(known: RegisteredDataset) -> tuple[Row, ...]:
-    """Look at every stream of a dataset.
+    """Observe every stream of a dataset.
 
-    :raises LanceStreamError: the dataset cannot be read; a stream that cannot says so in its row.
+    :raises LanceStreamError: the dataset is unreadable; an unreadable stream gets a row that says
+        so.
     """
     opened = open_known(known)
     return tuple(_row(opened, query_id) for query_id in find_queries(opened.port))
@@ -73,7 +74,7 @@ def _row(opened: Opened, query_id: str) -> Row:
 def see_stream(known: RegisteredDataset, query_id: str) -> Stream:
     """Check one stream as ``lance-stream check`` does, and read its newest epochs.
 
-    :raises LanceStreamError: it cannot be read.
+    :raises LanceStreamError: it is unreadable.
     """
     opened = open_known(known)
     port, options = opened.port, opened.storage_options
@@ -94,11 +95,11 @@ def see_stream(known: RegisteredDataset, query_id: str) -> Stream:
 
 
 _SECONDS = 2.0
-"""For the versions that are not known yet; the next look goes on where this one ended."""
+"""The time limit for new versions; the next call continues where this one ended."""
 _MOST = 20_000
 
 _Key = tuple[str, int, str]
-"""URI, version, and its time: a dataset that was made anew counts its versions anew."""
+"""URI, version, and its time: a recreated dataset counts its versions from 1 again."""
 
 _known: OrderedDict[_Key, int] = OrderedDict()
 _lock = threading.Lock()
@@ -107,7 +108,7 @@ _lock = threading.Lock()
 def fragment_totals(port: LanceDatasetPort, moments: Mapping[int, str]) -> dict[int, int]:
     """Return the number of fragments at each version, newest first, as far as time allows.
 
-    Reading one loads that version's manifest, once in the life of this process.
+    Reading one loads that version's manifest, once per process.
 
     :param moments: when each version was committed.
     """

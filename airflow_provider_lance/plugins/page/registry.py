@@ -1,7 +1,7 @@
-"""Which datasets the page may look at: assets, what tasks stream into, and ``[lance] datasets``.
+"""The datasets that the page may show: assets, what tasks stream into, and ``[lance] datasets``.
 
-Whoever views the page names a dataset only among these: a URI that a viewer may choose would let
-them read whatever the API server's host can read. For the same reason a task's dataset is read from
+A viewer can only choose among these datasets: a URI of the viewer's choice would let them read
+everything that the API server's host can read. For the same reason a task's dataset is read from
 its rendered templates, which only Airflow writes, and not from its XComs, which users may edit.
 """
 
@@ -35,17 +35,17 @@ __all__ = [
 ]
 
 EXTRA = "lance_conn_id"
-"""Where an asset's ``extra`` names its connection."""
+"""The key of the connection in an asset's ``extra``."""
 _MOST = 500
 
 
 @dataclass(frozen=True, slots=True)
 class RegisteredDataset:
-    """A dataset that somebody registered, or that a task streams into.
+    """A dataset that is registered, or that a task streams into.
 
-    ``conn_id`` is ``None`` where nobody named a connection, and empty where none is wanted.
-    ``query_id`` and ``dag_id`` are those of the task, empty for what somebody registered; only who
-    may read that DAG may see it.
+    ``conn_id`` is ``None`` if no connection is given, and empty if none is to be used. ``query_id``
+    and ``dag_id`` are those of the task, empty for a registered dataset; only users who may read
+    that DAG may see it.
     """
 
     uri: str
@@ -55,9 +55,9 @@ class RegisteredDataset:
 
 
 def known_datasets() -> list[RegisteredDataset]:
-    """Return the datasets, at most 500 of each origin, each as often as it is known.
+    """Return the datasets, at most 500 of each origin, with repetitions.
 
-    It asks Airflow's database.
+    Reads Airflow's database.
     """
     from airflow.configuration import conf
 
@@ -81,7 +81,7 @@ def _assets() -> list[RegisteredDataset]:
 
 
 def _of_tasks() -> list[RegisteredDataset]:
-    """Return what tasks stream into: each by its newest run, and by those that are active."""
+    """Return the datasets of tasks: each by its newest run, and by its active runs."""
     from airflow.models.dag import DagModel
     from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
     from airflow.models.taskinstance import TaskInstance
@@ -94,7 +94,7 @@ def _of_tasks() -> list[RegisteredDataset]:
 
     task = ("dag_id", "task_id", "map_index")
     columns = [getattr(XComModel, name) for name in task]
-    # The link's XCom tells which tasks stream; its key has an index.
+    # The link's XCom shows which tasks stream; its key has an index.
     streams = XComModel.key == LanceStreamLink.xcom_key
     newest = (
         select(*columns, func.max(XComModel.dag_run_id).label("run"))
@@ -134,7 +134,7 @@ def of_task(dag_id: str, rendered: Mapping[str, Any]) -> RegisteredDataset | Non
     if not isinstance(uri, str) or not isinstance(query_id, str):
         return None
     conn_id = conn_id if isinstance(conn_id, str) else ""
-    with suppress(LanceStreamError):  # to open it says what is wrong
+    with suppress(LanceStreamError):  # opening it reports what is wrong
         uri = LanceHook(conn_id or None).resolve(uri)
     return RegisteredDataset(uri, conn_id, query_id, dag_id)
 
@@ -158,7 +158,7 @@ def of_config(text: str) -> list[RegisteredDataset]:
 def merge(
     *sources: Iterable[RegisteredDataset], dags: Collection[str] = ()
 ) -> list[RegisteredDataset]:
-    """Return each dataset once; one that names its connection stands for one that does not.
+    """Return each dataset once; one that names its connection replaces one that does not.
 
     :param dags: the DAGs that the viewer may read.
     """
@@ -174,7 +174,7 @@ def queries_of(
 ) -> set[str] | None:
     """Return which queries of a known dataset may be shown, ``None`` for all of them.
 
-    Who knows a dataset only by DAGs sees what those DAGs stream.
+    If the dataset is known only through DAGs, these are the queries of the readable DAGs.
     """
     named = [each for each in known if each.uri == uri]
     if any(not each.dag_id for each in named):
@@ -185,7 +185,7 @@ def queries_of(
 def find(
     known: Iterable[RegisteredDataset], uri: str, conn_id: str | None
 ) -> RegisteredDataset | None:
-    """Return the known dataset of exactly this name, of any connection if none is given."""
+    """Return the known dataset with exactly this name, of any connection if none is given."""
     fits = (
         each for each in known if each.uri == uri and (conn_id is None or conn_id == each.conn_id)
     )
@@ -193,7 +193,7 @@ def find(
 
 
 def dataset_uri(asset_uri: str) -> str:
-    """Return the dataset's path or URI; the inverse of :func:`.assets.lance.asset_uri`."""
+    """Return the dataset's path or URI; the inverse of ``assets.lance.asset_uri``."""
     parts = urlsplit(asset_uri)
     if parts.netloc:
         return f"{parts.netloc}:/{parts.path}"
@@ -204,7 +204,7 @@ def dataset_uri(asset_uri: str) -> str:
 class Opened:
     """A dataset at its newest version.
 
-    ``connection_arguments`` is what a command needs to open it in the same way.
+    ``connection_arguments`` are the arguments that a command needs to open it in the same way.
     """
 
     port: LanceDatasetPort
@@ -215,7 +215,7 @@ class Opened:
 def open_known(known: RegisteredDataset) -> Opened:
     """Open a known dataset.
 
-    :raises SpecError: its connection is missing or cannot be read, or its name is relative.
+    :raises SpecError: its connection is missing or unreadable, or its name is relative.
     :raises DatasetNotFoundError: there is none.
     :raises StorageUnavailableError: the store did not answer or refused.
     """

@@ -1,4 +1,4 @@
-"""Templates into HTML: everything escaped, everything masked, the style sheet within the page."""
+"""Templates into HTML: everything escaped and masked, with the style sheet in the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGE = "airflow_provider_lance.plugins.page"
 
 
 class Templates:
-    """The page's templates, and the policy under which a browser shows what they make."""
+    """The page's templates, and the security policy for their output."""
 
     def __init__(self) -> None:
         self._environment = Environment(
@@ -34,7 +34,7 @@ class Templates:
             {name: getattr(words, name) for name in words.__all__},
         )
         style = (files(_PACKAGE) / "templates" / "style.css").read_text(encoding="utf-8")
-        # Ours, and the only thing that is not escaped.
+        # This package's own text, and the only one that is not escaped.
         self._environment.globals["style"] = Markup(style)
         digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
         self.policy = "; ".join(
@@ -54,7 +54,7 @@ class Templates:
 
 
 def _masked(value: Any) -> Any:
-    """Return what a template is about to write, with the secrets that Airflow knows of hidden."""
+    """Return a template's value with the secrets that Airflow knows masked."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return redact(value)
     return value

@@ -1,4 +1,4 @@
-"""The lines of the page's list: one for each stream, the worst first."""
+"""The lines of the page's list: one for each stream, worst first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Line", "Tone", "list_streams", "tone_of"]
 
 
 class Tone(IntEnum):
-    """How a line is coloured; the larger, the worse. Its name is a class of the style sheet."""
+    """The colour of a line; a larger value is worse. Its name is a class of the style sheet."""
 
     NONE = 0
     GOOD = 1
@@ -32,7 +32,7 @@ class Tone(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line: a stream with its status, or a sentence in place of it. ``age`` is in seconds."""
+    """One line: a stream with its status, or a sentence instead. ``age`` is in seconds."""
 
     uri: str
     tone: Tone
@@ -46,7 +46,7 @@ class Line:
 def list_streams(
     looks: Iterable[tuple[RegisteredDataset, CachedResult[tuple[Row, ...]]]],
 ) -> list[Line]:
-    """Return the lines for what looks at the known datasets showed."""
+    """Return the lines for the results of the known datasets."""
     lines = [line for known, look in looks for line in _lines(known, look)]
     return sorted(lines, key=lambda line: (-line.tone, line.uri, line.query_id))
 
@@ -63,7 +63,7 @@ def _lines(known: RegisteredDataset, look: CachedResult[tuple[Row, ...]]) -> lis
 
 def _line(known: RegisteredDataset, age: float, row: Row) -> Line:
     status, sentence = row.status, f"cannot be read: {row.error}"
-    if status is not None:  # whose state has a column of its own
+    if status is not None:  # whose state has its own column
         sentence = status.sentence.removeprefix(f"{status.state}: ")
     return Line(
         uri=known.uri,
@@ -77,7 +77,7 @@ def _line(known: RegisteredDataset, age: float, row: Row) -> Line:
 
 
 def tone_of(status: Status) -> Tone:
-    """Return the tone of a stream that could be read."""
+    """Return the tone of a stream that was readable."""
     if not status.healthy:
         return Tone.BAD
     worst = max((each.severity for each in status.findings), default=Severity.INFO)
