@@ -18,10 +18,16 @@ author = "The airflow-provider-lance authors"
 copyright = f"2026, {author}"
 release = version = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "generated"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "generated",
+]
 exclude_patterns = ["_build", "_ext"]
 
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
@@ -31,13 +37,22 @@ autodoc_preserve_defaults = True
 autoclass_content = "class"
 add_module_names = False
 
-html_theme = "alabaster"
+# The prompt and the output of a console are not copied.
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+
+html_theme = "furo"
 html_title = f"Airflow provider for Lance {release}"
+html_static_path = ["_static"]
+html_css_files = ["lance.css"]
 html_theme_options = {
-    "description": "Stream into Lance datasets exactly once",
-    "fixed_sidebar": True,
-    "page_width": "1100px",
-    "sidebar_width": "260px",
-    "show_relbars": True,
+    "navigation_with_keys": True,
+    "source_repository": "https://github.com/airflow-provider-lance/airflow-provider-lance/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "light_css_variables": {"color-brand-primary": "#0b6bcb", "color-brand-content": "#0b6bcb"},
+    "dark_css_variables": {"color-brand-primary": "#6cb6ff", "color-brand-content": "#6cb6ff"},
 }
 html_show_sourcelink = False
+pygments_style = "default"
+pygments_dark_style = "github-dark"
