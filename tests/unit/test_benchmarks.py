@@ -306,16 +306,36 @@ def published(tmp_path: Path, *values: float) -> str:
     return (tmp_path / "page.md").read_text()
 
 
-def test_the_page_has_the_claims_ratios_and_plots(tmp_path: Path) -> None:
+def test_the_page_has_the_claims_and_plots_and_the_ratios_lie_beside_it(tmp_path: Path) -> None:
     page = published(tmp_path, 0.5)
-    assert "| is ahead | 0.5 | ≤ 1 | holds |" in page
-    assert "| commit_p50 | ours | theirs | epochs 1-3 | 0.5 |" in page
-    assert "![plot](figures/plot.svg)" in page
+    assert "| E1 | is ahead | 0.5 |  | ≤ 1 | holds |" in page
+    assert "![A title: plot](figures/plot.svg)" in page
     names = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert names == ["plot.png", "plot.svg", "results-1.csv", "results-1.json"]
+    assert names == ["plot.png", "plot.svg", "ratios.csv", "results-1.csv", "results-1.json"]
+    ratios = (tmp_path / "figures" / "ratios.csv").read_text().splitlines()
+    assert ratios[1:] == ["run 1,E1,commit_p50,ours,theirs,epochs=1-3,0.5"]
+
+
+@pytest.mark.parametrize(
+    ("atleast", "worst", "holds"), [(False, "1.5 | b", "**missed**"), (True, "0.5 | a", "holds")]
+)
+def test_the_page_shows_the_worst_case_of_a_claim(
+    tmp_path: Path, atleast: bool, worst: str, holds: str
+) -> None:
+    sheet = Sheet("E1", "A title", {})
+    limit = 0.5 if atleast else 1.0
+    sheet.claim("is ahead, a", value=0.5, limit=limit, atleast=atleast)
+    sheet.claim("is ahead, b", value=1.5, limit=limit, atleast=atleast)
+    about = {"date": "2026-01-02", "commit": "abc", "scale": "full", "machine": {}, "versions": {}}
+    write([sheet], tmp_path / "run", about)
+    publish([tmp_path / "run"], tmp_path / "page.md", tmp_path / "figures")
+    page = (tmp_path / "page.md").read_text()
+    sign = "≥ 0.5" if atleast else "≤ 1"
+    assert f"| E1 | is ahead | {worst} (of 2 cases) | {sign} | {holds} |" in page
+    assert page.count("is ahead") == 1
 
 
 def test_a_later_run_of_an_experiment_counts(tmp_path: Path) -> None:
     page = published(tmp_path, 0.5, 1.5)
-    assert "| is ahead | 1.5 | ≤ 1 | **missed** |" in page
-    assert "holds" not in page
+    assert "| E1 | is ahead | 1.5 |  | ≤ 1 | **missed** |" in page
+    assert "≤ 1 | holds |" not in page
