@@ -117,13 +117,13 @@ def _claims(told: Mapping[str, Any]) -> Iterable[Row]:
         worst = (min if atleast else max)(found, key=lambda each: each["value"])
         case = worst["claim"].partition(", ")[2].partition("; ")[0]
         if len(found) > 1:
-            case += f" (of {len(found)} cases)"
+            case += f"; worst of {len(found)}"
         yield (
             told["name"],
             claim,
             f"{worst['value']:g}",
             case,
-            f"{'≥' if atleast else '≤'} {limit:g}",
+            f"{'≥' if atleast else '≤'}\N{NO-BREAK SPACE}{limit:g}",
             "holds" if worst["holds"] else "**missed**",
         )
 

@@ -308,7 +308,7 @@ def published(tmp_path: Path, *values: float) -> str:
 
 def test_the_page_has_the_claims_and_plots_and_the_ratios_lie_beside_it(tmp_path: Path) -> None:
     page = published(tmp_path, 0.5)
-    assert "| E1 | is ahead | 0.5 |  | ≤ 1 | holds |" in page
+    assert "| E1 | is ahead | 0.5 |  | ≤\N{NO-BREAK SPACE}1 | holds |" in page
     assert "![A title: plot](figures/plot.svg)" in page
     names = sorted(path.name for path in (tmp_path / "figures").iterdir())
     assert names == ["plot.png", "plot.svg", "ratios.csv", "results-1.csv", "results-1.json"]
@@ -330,12 +330,12 @@ def test_the_page_shows_the_worst_case_of_a_claim(
     write([sheet], tmp_path / "run", about)
     publish([tmp_path / "run"], tmp_path / "page.md", tmp_path / "figures")
     page = (tmp_path / "page.md").read_text()
-    sign = "≥ 0.5" if atleast else "≤ 1"
-    assert f"| E1 | is ahead | {worst} (of 2 cases) | {sign} | {holds} |" in page
+    bound = "≥\N{NO-BREAK SPACE}0.5" if atleast else "≤\N{NO-BREAK SPACE}1"
+    assert f"| E1 | is ahead | {worst}; worst of 2 | {bound} | {holds} |" in page
     assert page.count("is ahead") == 1
 
 
 def test_a_later_run_of_an_experiment_counts(tmp_path: Path) -> None:
     page = published(tmp_path, 0.5, 1.5)
-    assert "| E1 | is ahead | 1.5 |  | ≤ 1 | **missed** |" in page
-    assert "≤ 1 | holds |" not in page
+    assert "| E1 | is ahead | 1.5 |  | ≤\N{NO-BREAK SPACE}1 | **missed** |" in page
+    assert "1 | holds |" not in page
