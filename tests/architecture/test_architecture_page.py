@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from pathlib import Path
@@ -34,15 +35,21 @@ def named_modules() -> list[str]:
     return names
 
 
+def _about(module: str) -> str:
+    """Return the first line of a module's docstring, which is a start for its row."""
+    text = PACKAGE.joinpath(*module.split(".")).with_suffix(".py").read_text()
+    return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
 def test_the_architecture_page_names_each_module_once() -> None:
     paths = [path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py")]
     there = {path.with_suffix("").as_posix().replace("/", ".") for path in paths}
     modules = {name for name in there if not name.endswith("__init__")}
     named = Counter(named_modules())
-    assert {"to name": modules - named.keys(), "to remove": named.keys() - modules} == {
-        "to name": set(),
-        "to remove": set(),
-    }
+    gone = sorted(named.keys() - modules)
+    new = [f"| `{name}` | {_about(name)} |" for name in sorted(modules - named.keys())]
+    assert not gone, "remove from the tables: " + ", ".join(gone)
+    assert not new, "add to the tables:\n" + "\n".join(new)
     assert [name for name, times in named.items() if times > 1] == []
 
 
