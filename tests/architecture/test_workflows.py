@@ -25,6 +25,13 @@ def _recipe(target: str) -> list[str]:
     return [line.strip() for line in lines]
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/demo.md"])
+def test_each_make_target_that_a_page_names_is_there(page: str) -> None:
+    named = set(re.findall(r"`make ([a-z-]+)", (ROOT / page).read_text()))
+    assert named
+    assert {each for each in named if not re.search(rf"^{each}:", MAKEFILE, re.MULTILINE)} == set()
+
+
 def test_pre_commit_runs_what_make_check_runs() -> None:
     [repository] = _loaded(".pre-commit-config.yaml")["repos"]
     assert [hook["entry"] for hook in repository["hooks"]] == _recipe("check")

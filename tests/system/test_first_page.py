@@ -7,11 +7,14 @@ import re
 import shlex
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import lance
 import pytest
+from airflow.sdk import BaseOperator
 
+from airflow_provider_lance.operators.stream import LanceStreamOperator
 from tests.support.airflow import REPOSITORY, settings
 from tests.support.processes import QUICK_JAVA, finish
 
@@ -47,6 +50,14 @@ def test_the_smallest_dag_is_small() -> None:
     assert commands[2].endswith(LAST)
 
 
+def test_the_long_running_stream_is_the_same_operator_with_arguments_that_it_has() -> None:
+    [(_, snippet)] = blocks("A long-running stream")
+    call = ast.parse(snippet).body[0].value  # type: ignore[attr-defined]
+    named = {keyword.arg for keyword in call.keywords}
+    airflows = set(signature(BaseOperator.__init__).parameters)
+    assert named <= airflows | set(signature(LanceStreamOperator.__init__).parameters)
+
+
 @pytest.mark.parametrize("form", ["operator", "function"])
 def test_the_smallest_dag_streams(form: str, tmp_path: Path) -> None:
     """Airflow is run for one DAG run in place of all day."""
@@ -61,7 +72,8 @@ def test_the_smallest_dag_streams(form: str, tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "orders.py").write_text(dag.replace("/tmp/lake", lake))
     once = shlex.join([sys.executable, "-m", "tests.system.run_dag", "orders", "{}", str(folder)])
-    script = f"{land}\n{start.removesuffix(LAST)}{once}".replace("/tmp/lake", lake)
+    [(_, looks)] = blocks("Look at a stream")
+    script = f"{land}\n{start.removesuffix(LAST)}{once}\n{looks}".replace("/tmp/lake", lake)
     environment = settings(tmp_path) | {
         "JAVA_TOOL_OPTIONS": QUICK_JAVA,
         "PYTHONPATH": str(REPOSITORY),
@@ -81,5 +93,6 @@ def test_the_smallest_dag_streams(form: str, tmp_path: Path) -> None:
     )
     status, output = finish(typed, seconds=500)
     assert status == 0, output[-6000:]
+    assert "watermark 0" in output
     assert lance.dataset(f"{lake}/orders.lance").to_table().to_pylist() == [{"id": 1}]
     assert Path(lake, "checkpoints", "orders", "commits", "0").exists()
