@@ -76,7 +76,7 @@ format: venv ## mend formatting and what the linter can mend
 
 .PHONY: docs
 docs: venv ## build the documentation into docs/_build/html
-	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	$(BIN)/sphinx-build -W -E -a --keep-going -b html docs docs/_build/html
 
 .PHONY: lock
 lock: ## resolve requirements.lock again, moving only what must move

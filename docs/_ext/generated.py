@@ -118,7 +118,8 @@ def _command(
     words: tuple[str, ...], command: Command, shared: Collection[Argument]
 ) -> Iterator[str]:
     about = command.description or command.help
-    yield from (f"## `{' '.join(words)}`", "", f"{about[0].upper()}{about[1:].rstrip('.')}.", "")
+    sentence = f"{about[0].upper()}{about[1:].rstrip('.')}."
+    yield from (f"## `{' '.join(words)}`", "", _prose(sentence), "")
     yield from ("```text", _usage(words, command), "```", "")
     yield from _table(each for each in command.arguments if each not in shared)
 
