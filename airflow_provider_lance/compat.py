@@ -1,7 +1,7 @@
 """Differences between the supported versions of Airflow and its Spark provider, and private names.
 
-Imported with Airflow 3.1 to 3.3 and the Spark provider 6.1 to 6.3; streams have run on Airflow 3.3
-only. Everywhere else this package uses only names that are public and equal in all of them.
+Streams have run on Airflow 3.1 to 3.3 with the Spark provider 6.1 to 6.3. Everywhere else this
+package uses only names that are public and equal in all of them.
 """
 
 from __future__ import annotations

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 
 from airflow_provider_lance import __version__
@@ -27,10 +30,27 @@ _TRIED = {
 _PAIR = "4.2.0"
 """The version that the extra ``pyspark`` pins: the newest of both pyspark and pyspark-client."""
 
-INSTALL = "pip install 'airflow-provider-lance[pyspark]'"
+
+def _installer() -> str:
+    """Return the command that installs into this Python.
+
+    An environment that uv made has no pip: the ``pip`` on the PATH is then another Python's.
+    """
+    python = shlex.quote(sys.executable)
+    if find_spec("pip") is None:
+        return f"uv pip install --python {python}"
+    found = shutil.which("pip")
+    if found and Path(found).parent == Path(sys.executable).parent:
+        return "pip install"
+    return f"{python} -m pip install"
+
+
+_INSTALLER = _installer()
+
+INSTALL = f"{_INSTALLER} 'airflow-provider-lance[pyspark]'"
 """The command that installs everything a stream needs on a worker, except Java."""
 
-_REPAIR = f"pip install --force-reinstall --no-deps pyspark=={_PAIR} pyspark-client=={_PAIR}"
+_REPAIR = f"{_INSTALLER} --force-reinstall --no-deps pyspark=={_PAIR} pyspark-client=={_PAIR}"
 
 
 def version_of(name: str) -> str | None:
@@ -72,7 +92,7 @@ def _package(name: str, absent: Level, advice: str = "") -> Diagnosis:
     version = version_of(name)
     least, below = _TRIED[name]
     wanted = f">={_dotted(least)}" + (f",<{_dotted(below)}" if below else "")
-    mend = f"pip install '{name}{wanted}'"
+    mend = f"{_INSTALLER} '{name}{wanted}'"
     if version is None:
         return Diagnosis(name, absent, "not installed", advice or mend)
     if numbers(version) < least:

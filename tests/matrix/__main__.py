@@ -19,14 +19,20 @@ from pathlib import Path
 REPOSITORY = Path(__file__).parents[2]
 PLACE = REPOSITORY / ".tools" / "matrix"
 WHEEL = "airflow_provider_lance"
+UNDATED = (
+    *("apache-airflow-providers-apache-spark", "apache-airflow-providers-common-compat"),
+    *("lance-namespace", "lance-namespace-urllib3-client", "pylance", "pyspark", "pyspark-client"),
+)
+"""What may be newer than the Airflow beside it: requirements of this package, and theirs."""
 
 
 @dataclass(frozen=True)
 class Combination:
     """Versions that are tried together.
 
-    ``also`` are further requirements: the floors of this package, and bounds that old releases of
-    Airflow leave to their constraints file and break without.
+    ``also`` are further requirements: the floors of this package. ``day`` is the day after this
+    Airflow was released: everything but :data:`UNDATED` is as it was then, as with Airflow's
+    constraints file. Without it, old releases of Airflow break on newer dependencies.
     """
 
     name: str
@@ -35,6 +41,7 @@ class Combination:
     provider: str
     pyspark: str
     also: tuple[str, ...] = ()
+    day: str = ""
     client: bool = True
 
     def requirements(self) -> list[str]:
@@ -47,6 +54,12 @@ class Combination:
             *self.also,
         ]
 
+    def dates(self) -> list[str]:
+        if not self.day:
+            return []
+        undated = [f"--exclude-newer-package={name}=false" for name in UNDATED]
+        return [f"--exclude-newer={self.day}", *undated]
+
 
 COMBINATIONS = [
     Combination(
@@ -55,12 +68,10 @@ COMBINATIONS = [
         "3.1.0",
         "6.1.0",
         "4.0.0",
-        (
-            *("pylance==14.0.0", "pyarrow==20.0.0", "pandas==2.2.3", "rich==14.0.0"),
-            *("structlog<25.5", "pydantic<2.12", "fastapi<0.118", "cadwyn<6"),
-        ),
+        ("pylance==14.0.0", "pyarrow==20.0.0", "pandas==2.2.3", "rich==14.0.0"),
+        day="2025-09-26",
     ),
-    Combination("middle", "3.12", "3.2.2", "6.2.0", "4.1.3", ("fastapi<0.137", "cadwyn<7")),
+    Combination("middle", "3.12", "3.2.2", "6.2.0", "4.1.3", day="2026-05-30"),
     Combination("newest", "3.13", "3.3.2", "6.3.4", "4.2.0"),
     # As on a worker whose Spark is newer than any pyspark-client.
     Combination("newest-spark", "3.13", "3.3.2", "6.3.4", "4.3.0", client=False),
@@ -105,9 +116,9 @@ def install(combination: Combination, wheel: Path, log: Path) -> tuple[Path | No
     if interpreter is None:
         interpreter, remark = sys.executable, f"Python {combination.python} is not here"
     folder = PLACE / combination.name
-    wanted = json.dumps([interpreter, *combination.requirements()])
+    wanted = json.dumps([interpreter, *combination.requirements(), combination.day])
     stamp, python = folder / "stamp.json", folder / "bin" / "python"
-    options = ["--reinstall-package", "airflow-provider-lance", str(wheel)]
+    options = [*combination.dates(), "--reinstall-package", "airflow-provider-lance", str(wheel)]
     if not combination.client:
         overrides = PLACE / "without-client.txt"
         overrides.write_text("pyspark-client ; python_version < '0'\n")

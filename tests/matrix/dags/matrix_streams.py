@@ -29,7 +29,8 @@ def stream(name: str, *, deferrable: bool) -> LanceStreamOperator:
         conf={"spark.ui.enabled": "false", "spark.sql.session.timeZone": "America/New_York"},
         lance_conn_id=None,
         deferrable=deferrable,
-        supervision=Supervision(poll_interval=1.0),
+        # A driver that is paused while its task is killed must not count as hanging.
+        supervision=Supervision(poll_interval=1.0, heartbeat_timeout=timedelta(minutes=15)),
         retries=2,
         retry_delay=timedelta(seconds=1),
     )
