@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.hooks.drivers import Launch
 from airflow_provider_lance.operators.memory import TaskMemory
+from airflow_provider_lance.provider_info import get_provider_info
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.streaming.epoch import NO_EPOCH, EpochStamp, QueryState
 from airflow_provider_lance.streaming.files import open_files
@@ -27,6 +28,8 @@ from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
+from airflow_provider_lance.triggers.turn import LanceTurnTrigger
+from airflow_provider_lance.triggers.turns import Turn
 from airflow_provider_lance.triggers.verdict import Verdict
 from airflow_provider_lance.triggers.watch import WatchOrder
 from tests.golden import written
@@ -146,7 +149,18 @@ def test_the_specifications_are_read() -> None:
     assert maintenance.options.compaction["target_rows_per_fragment"] == 500_000
 
 
-TRIGGERS = (LanceEpochTrigger, LanceEpochEventTrigger, LanceStreamTrigger, LanceStopTrigger)
+TRIGGERS = (
+    LanceEpochTrigger,
+    LanceEpochEventTrigger,
+    LanceStreamTrigger,
+    LanceStopTrigger,
+    LanceTurnTrigger,
+)
+
+
+def test_every_trigger_of_the_provider_has_a_golden_file() -> None:
+    [listed] = get_provider_info()["triggers"]
+    assert {each.__module__ for each in TRIGGERS} == set(listed["python-modules"])
 
 
 @LATER_TOO
@@ -156,11 +170,12 @@ def test_the_triggers_are_read(changed: Any) -> None:
         assert kept["classpath"] == f"{kind.__module__}.{kind.__qualname__}"
         # Airflow itself passes the outer names to the constructor.
         made.append(kind(**{name: changed(value) for name, value in kept["kwargs"].items()}))
-    epoch, event, stream, stop = made
+    epoch, event, stream, stop, turn = made
     assert EpochCondition.from_json(epoch.condition) == written.CONDITIONS[0]
     assert event.condition.rows == 1000
     assert WatchOrder.from_json(without_later_tags(stream.order)) == written.ORDER
     assert Stopping.from_json(stop.stopping) == written.STOPPING
+    assert Turn.from_json(turn.turn) == written.TURN
 
 
 def without_later_tags(order: dict[str, Any]) -> dict[str, Any]:
