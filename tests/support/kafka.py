@@ -137,7 +137,8 @@ def kafka_broker() -> Iterator[Broker]:
         broker, control = _free_ports()
         settings, output = folder / "server.properties", folder / "output.log"
         settings.write_text(_NODE.format(port=broker, control=control, folder=folder))
-        command = [_java(), *QUICK_JAVA.split(), "-Xmx512m", "-cp", jars]
+        temporary = f"-Djava.io.tmpdir={folder}"
+        command = [_java(), *QUICK_JAVA.split(), temporary, "-Xmx512m", "-cp", jars]
         subprocess.run(
             [*command, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)],
             check=True,
