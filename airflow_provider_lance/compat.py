@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,6 +53,7 @@ __all__ = [
     "kill_yarn_application",
     "masked_texts",
     "redact",
+    "redirect_submit_output",
     "replace_submit_environment",
     "retry_policy",
     "stats",
@@ -164,6 +165,44 @@ def replace_submit_environment(
         return command
 
     hook._build_spark_submit_command = built  # type: ignore[method-assign]
+
+
+def redirect_submit_output(hook: SparkSubmitHook, take: Callable[[str], None]) -> None:
+    """Let ``take`` get each line that the hook's ``submit`` reads, in place of the hook's log.
+
+    What the hook itself has to say of them, such as an application's id, it still logs.
+    """
+    process = hook._process_spark_submit_log
+
+    def processed(lines: Iterator[Any]) -> None:
+        log = hook.log
+        hook._log = _WithoutOutput(log)
+        try:
+            process(_each_taken(lines, take))
+        finally:
+            hook._log = log
+
+    hook._process_spark_submit_log = processed  # type: ignore[method-assign, assignment]
+
+
+def _each_taken(lines: Iterator[str], take: Callable[[str], None]) -> Iterator[str]:
+    for line in lines:
+        take(line)
+        yield line
+
+
+class _WithoutOutput:
+    """A logger that passes over a line of output: the hook logs one without arguments."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def info(self, message: str, *args: object) -> None:
+        if args:
+            self._log.info(message, *args)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
 
 
 def submit_process(hook: SparkSubmitHook | None) -> Any:

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 # Each worker of pytest-xdist has an Airflow of its own: its first import writes a configuration.
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
@@ -14,13 +15,23 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 
 import pytest
 from hypothesis import HealthCheck, settings
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
+from tests.support.temporary import remove, use_own_temporary_folder
+
+# Here, not in a hook: other conftest modules make temporary folders while they are imported.
+TEMPORARY = use_own_temporary_folder()
 
 # The same examples on every run, and no verdict that depends on how fast the machine is.
 settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+
+def pytest_unconfigure() -> None:
+    remove(TEMPORARY)
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +45,16 @@ def spark() -> Iterator[SparkSession]:
         session = _session()
     yield session
     session.stop()
+    _end_jvm()
+
+
+def _end_jvm() -> None:
+    """Let the JVM remove its temporary files, which it does when it ends."""
+    gateway: Any = SparkContext._gateway
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
 
 
 def _session() -> SparkSession:

@@ -16,15 +16,29 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_provider_lance import shipping
 from airflow_provider_lance.backends.environment import inherit_no_more
 from airflow_provider_lance.backends.submission import Submission
-from airflow_provider_lance.backends.submit import close_output, no_spark_submit
-from airflow_provider_lance.compat import AirflowException, submit_process, submitted_driver
+from airflow_provider_lance.backends.submit import (
+    close_output,
+    driver_root,
+    no_spark_submit,
+)
+from airflow_provider_lance.compat import (
+    AirflowException,
+    redirect_submit_output,
+    submit_process,
+    submitted_driver,
+)
+from airflow_provider_lance.drivers.log_tail import end_of_log
+from airflow_provider_lance.drivers.run_directory import RunDirectory, forget_old_launches
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics, measure
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.maintenance.report import Report
 from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.operators.job_output import JobOutput, Progress
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decoding import json_object
+from airflow_provider_lance.supervision.driver_log import is_certain, last_error
+from airflow_provider_lance.supervision.driver_reports import new_launch_id
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -41,6 +55,7 @@ class LocalEngine:
     def __init__(self, log: Logger) -> None:
         self._log = log
         self._killed = threading.Event()
+        self._progress = Progress()
 
     def run(self, spec: MaintenanceSpec) -> dict[str, Any]:
         """Run to the end and return the report."""
@@ -55,16 +70,21 @@ class LocalEngine:
     def _show_progress(self, done: int, tasks: int) -> None:
         if self._killed.is_set():
             raise AirflowException(_ENDED)
-        self._log.info("Compacting. task=%d of %d", done, tasks)
+        if self._progress.shows(done, tasks):
+            self._log.info("Compacting. task=%d of %d", done, tasks)
 
 
 class SparkEngine:
-    """Submits a job whose executors run the compaction tasks; waits for its end."""
+    """Submits a job whose executors run the compaction tasks; waits for its end.
+
+    Its output goes into a file below ``[lance] driver_folder``; the log gets progress and warnings.
+    """
 
     def __init__(self, log: Logger, submission: Submission) -> None:
         self._log, self._submission = log, submission
         self._hook: SparkSubmitHook | None = None
         self._killed = False
+        self._output_file = Path()
 
     def run(self, spec: MaintenanceSpec) -> dict[str, Any]:
         """Submit the job, wait, and return its report.
@@ -74,7 +94,8 @@ class SparkEngine:
 
         :raises LanceStreamError: the error that ended the job, as its own class.
         :raises SpecError: it cannot be submitted with these arguments.
-        :raises TransientError: the job ended without a report.
+        :raises TransientError: the job ended without a report, and its output names no certain
+            error.
         """
         if self._submission.is_cluster:
             return self._run_elsewhere(spec)
@@ -114,6 +135,8 @@ class SparkEngine:
         self._hook = hook
         if self._killed:
             raise AirflowException(_ENDED)
+        output = self._open_output()
+        redirect_submit_output(hook, output.take)
         try:
             # The task's own stdin is its connection to Airflow: no child may hold it.
             hook.submit(
@@ -127,7 +150,17 @@ class SparkEngine:
             return str(error).partition("\n")[0]
         finally:
             close_output(hook)
+            output.close()
         return None
+
+    def _open_output(self) -> JobOutput:
+        root = driver_root()
+        forget_old_launches(root, self._submission.name)
+        folder = RunDirectory(root, self._submission.name, new_launch_id())
+        folder.make()
+        self._output_file = folder.driver_log
+        self._log.info("Submitting. All output of the job is in %s", self._output_file)
+        return JobOutput(self._log, self._output_file)
 
     def _run_elsewhere(self, spec: MaintenanceSpec) -> dict[str, Any]:
         if spec.options.dry_run:
@@ -160,11 +193,16 @@ class SparkEngine:
     def _raise_silence(self, failure: str | None) -> NoReturn:
         if self._killed:
             raise AirflowException(_ENDED)
-        raise TransientError(
-            f"the Spark job ended and left no report: {failure or 'exit status 0'}. Its words are "
-            "in the log above, or in the cluster's log of its driver. What it had committed stays; "
-            "run it again"
+        last = last_error(end_of_log(self._output_file))
+        said = (
+            f"the Spark job ended and left no report: {failure or 'exit status 0'}. "
+            f"{f'Its last error: {last.message}. ' if last else ''}Its output is in "
+            f"{self._output_file}, or in the cluster's log of its driver. What it had committed "
+            "stays"
         )
+        if last and is_certain(last.error):
+            raise error_class(last.error)(said)
+        raise TransientError(f"{said}; run it again")
 
 
 def _measure(spec: MaintenanceSpec) -> DatasetMetrics:

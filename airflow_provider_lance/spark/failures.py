@@ -76,10 +76,16 @@ _MASTER = re.compile(r"(Could not parse|Invalid) [Mm]aster URL|A master URL must
 
 _STOPPED = "Cannot call methods on a stopped SparkContext"
 _LOST = "Some data may have been lost because they are not available"
+_LOST_REASON = re.compile(r"\bReason: (.+?)(?: This could be either |$)")
 _LOST_ADVICE = (
-    "Records between the query's offsets and the oldest that are left are gone, for example by the "
-    "topic's retention. To go on without them, set failOnDataLoss='false' in the source's options "
-    "for one run"
+    "If the topic's retention removed them, go on without them: set "
+    '"failOnDataLoss": "false" in the source\'s options for one run'
+)
+_ANOTHER_TOPIC = ("PARTITION_OFFSET_CHANGED", "PARTITIONS_DELETED")
+_ANOTHER_TOPIC_ADVICE = (
+    "Most likely the topic was deleted and created again, so its offsets began again at 0. Give "
+    "the stream a new query_id and checkpoint_location: it then reads the new topic from its "
+    'startingOffsets. With "failOnDataLoss": "false" it would pass over records of the new topic'
 )
 _JAR_ADVICE = "Add the connector's jars with packages, in the version of your Spark"
 _DENIED_ADVICE = "Let the driver's user read and write there, or name another place"
@@ -106,6 +112,8 @@ def named_failure(error: BaseException) -> LanceStreamError | None:
             return named_by_worker(found.message) or users_failure(found.message)
     if not chain or any(_MAY_PASS.match(found.name) for found in chain):
         return None
+    if lost := _data_loss(chain):
+        return lost
     for rule in (_by_condition, _by_class):
         for found in reversed(chain):
             if named := rule(found):
@@ -150,10 +158,24 @@ def _not_made(folder: str) -> AccessDeniedError | None:
     return None
 
 
+def _data_loss(chain: list[_JavaError]) -> SourceDataLossError | None:
+    """Return that Kafka has lost records, in its connector's words; its client says less."""
+    found = next((error for error in chain if error.condition.startswith("KAFKA_DATA_LOSS")), None)
+    if found is None:  # connectors before 4.0 have no condition
+        found = next((error for error in reversed(chain) if _LOST in error.message), None)
+    if found is None:
+        return None
+    said = " ".join(found.message.split())
+    reason = _LOST_REASON.search(said)
+    another_topic = found.condition.partition(".")[2].startswith(_ANOTHER_TOPIC)
+    return SourceDataLossError(
+        "Kafka no longer has records that the query has not read. "
+        f"{(reason[1] if reason else said).rstrip('.')}. "
+        f"{_ANOTHER_TOPIC_ADVICE if another_topic else _LOST_ADVICE}"
+    )
+
+
 def _by_condition(found: _JavaError) -> TerminalError | None:
-    lost = found.condition.startswith("KAFKA_DATA_LOSS") or "OffsetOutOfRange" in found.name
-    if lost or _LOST in found.message:  # connectors before 4.0 have no condition
-        return SourceDataLossError(f"{found.message}. {_LOST_ADVICE}")
     if found.condition.endswith(("DATA_SOURCE_NOT_FOUND", "DATA_SOURCE_NOT_ENABLED")):
         return SpecError(f"{found.message}. Correct the source's format. {_JAR_ADVICE}")
     if found.state in _BAD_ARGUMENTS:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.option_parsers import near_match
 
-__all__ = ["doubtful_options", "known_options", "refuse_misspelt"]
+__all__ = ["consumer_options", "doubtful_options", "known_options", "refuse_misspelt"]
 
 _FILES = """
     path maxFilesPerTrigger maxBytesPerTrigger latestFirst maxFileAge fileNameOnly maxCachedFiles
@@ -58,19 +58,34 @@ _KAFKA = """
     fetchOffset.numRetries fetchOffset.retryIntervalMs
 """
 _CONSUMER = """
-    allow.auto.create.topics bootstrap.servers check.crcs client.dns.lookup client.id client.rack
-    connections.max.idle.ms default.api.timeout.ms enable.metrics.push exclude.internal.topics
-    fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol
-    heartbeat.interval.ms interceptor.classes isolation.level max.partition.fetch.bytes
-    max.poll.interval.ms max.poll.records metadata.max.age.ms receive.buffer.bytes
+    allow.auto.create.topics auto.commit.interval.ms auto.include.jmx.reporter bootstrap.servers
+    check.crcs client.dns.lookup client.id client.rack connections.max.idle.ms
+    default.api.timeout.ms enable.metrics.push exclude.internal.topics fetch.max.bytes
+    fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol
+    group.remote.assignor heartbeat.interval.ms interceptor.classes isolation.level
+    max.partition.fetch.bytes max.poll.interval.ms max.poll.records metadata.max.age.ms
+    metadata.recovery.strategy metric.reporters metrics.num.samples metrics.recording.level
+    metrics.sample.window.ms partition.assignment.strategy receive.buffer.bytes
     reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retry.backoff.max.ms
-    retry.backoff.ms sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.service.name
-    sasl.login.callback.handler.class sasl.login.class sasl.mechanism
+    retry.backoff.ms sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd
+    sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name
+    sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor
+    sasl.login.callback.handler.class sasl.login.class sasl.login.connect.timeout.ms
+    sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+    sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor
+    sasl.login.refresh.window.jitter sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
+    sasl.mechanism sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience
+    sasl.oauthbearer.expected.issuer sasl.oauthbearer.header.urlencode
+    sasl.oauthbearer.jwks.endpoint.refresh.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+    sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
     sasl.oauthbearer.token.endpoint.url security.protocol security.providers send.buffer.bytes
     session.timeout.ms socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
     ssl.cipher.suites ssl.enabled.protocols ssl.endpoint.identification.algorithm
-    ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key
-    ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider
+    ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm
+    ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.location ssl.keystore.password
+    ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation
     ssl.trustmanager.algorithm ssl.truststore.certificates ssl.truststore.location
     ssl.truststore.password ssl.truststore.type
 """
@@ -82,6 +97,11 @@ def known_options(source: str) -> list[str]:
     if name == "kafka":
         return _KAFKA.split()
     return [*_FILES.split(), *_FORMATS[name].split()] if name in _FORMATS else []
+
+
+def consumer_options() -> list[str]:
+    """Return the settings of Kafka's consumer that the source passes on, without ``kafka.``."""
+    return _CONSUMER.split()
 
 
 def refuse_misspelt(source: str, options: Iterable[str]) -> None:
@@ -106,7 +126,7 @@ def doubtful_options(source: str, options: Mapping[str, str]) -> Iterator[str]:
         yield f"source: format {source!r} has no option {name!r} in Spark 4; Spark passes over it."
     if source.lower() != "kafka":
         return
-    consumer = _CONSUMER.split()
+    consumer = consumer_options()
     for name in options:
         word = name.lower().removeprefix("kafka.")
         meant = near_match(word, consumer)

@@ -19,6 +19,7 @@ from tests.chaos.life import Life
 from tests.chaos.orders import Orders
 from tests.chaos.plan import Control, Mode, StationPlan, Whom
 from tests.chaos.store import Place
+from tests.support.temporary import temporary_variables
 
 QUERY = "chaos"
 NOW, FOREVER = "availableNow", "0 seconds"
@@ -95,8 +96,9 @@ class Scene:
             control=self.control,
             java=self.java,
         )
-        temporary = str(self.folder / "tmp")
-        life = Life(orders, {"TMPDIR": temporary, "SPARK_LOCAL_DIRS": temporary}, self.interposer)
+        temporary = temporary_variables(self.folder / "tmp")
+        temporary["SPARK_LOCAL_DIRS"] = temporary["TMPDIR"]
+        life = Life(orders, temporary, self.interposer)
         self.lives.append(life)
         return life
 

@@ -18,6 +18,7 @@ from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.protocol.codec import decode_query, decode_stamp, key
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import NO_EPOCH, EpochStamp, QueryState
+from airflow_provider_lance.provider_info import get_provider_info
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spec.job import JobSpec
 from airflow_provider_lance.supervision.driver_reports import (
@@ -33,6 +34,7 @@ from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
 from airflow_provider_lance.triggers.supervision_outcome import SupervisionOutcome
+from airflow_provider_lance.triggers.turns import LanceTurnTrigger, Turn
 from tests.golden import written
 from tests.golden.written import FOLDER, QUERY, WRITERS, Kept, names_of, read, text_of
 from tests.support.sparkstream import Stream, orders, spec
@@ -155,7 +157,18 @@ def test_the_specifications_are_read() -> None:
     assert maintenance.options.compaction["target_rows_per_fragment"] == 500_000
 
 
-TRIGGERS = (LanceEpochTrigger, LanceEpochEventTrigger, LanceStreamTrigger, LanceStopTrigger)
+TRIGGERS = (
+    LanceEpochTrigger,
+    LanceEpochEventTrigger,
+    LanceStreamTrigger,
+    LanceStopTrigger,
+    LanceTurnTrigger,
+)
+
+
+def test_every_trigger_of_the_provider_has_a_golden_file() -> None:
+    [listed] = get_provider_info()["triggers"]
+    assert {each.__module__ for each in TRIGGERS} == set(listed["python-modules"])
 
 
 @LATER_TOO
@@ -165,11 +178,12 @@ def test_the_triggers_are_read(changed: Any) -> None:
         assert kept["classpath"] == f"{kind.__module__}.{kind.__qualname__}"
         # Airflow itself passes the outer names to the constructor.
         made.append(kind(**{name: changed(value) for name, value in kept["kwargs"].items()}))
-    epoch, event, stream, stop = made
+    epoch, event, stream, stop, turn = made
     assert EpochCondition.from_json(epoch.condition) == written.CONDITIONS[0]
     assert event.condition.rows == 1000
     assert SupervisionConfig.from_json(without_later_tags(stream.order)) == written.ORDER
     assert Stopping.from_json(stop.stopping) == written.STOPPING
+    assert Turn.from_json(turn.turn) == written.TURN
 
 
 def without_later_tags(order: dict[str, Any]) -> dict[str, Any]:

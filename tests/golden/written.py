@@ -43,6 +43,7 @@ from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
 from airflow_provider_lance.triggers.supervision_outcome import Action, SupervisionOutcome
+from airflow_provider_lance.triggers.turns import LanceTurnTrigger, Turn
 
 FOLDER = Path(__file__).parent / "protocol-1"
 QUERY, URI, CHECKPOINT = "orders", "s3://lake/orders.lance", "s3://lake/checkpoints/orders"
@@ -157,6 +158,18 @@ VERDICT = SupervisionOutcome(
     restarts=ORDER.restarts,
     ended=SUMMARY.to_json(),
 )
+TURN = Turn(
+    me=TASK,
+    rank=TIME,
+    uri=URI,
+    query_id=QUERY,
+    lance_conn_id="lance_default",
+    deadline=LATER,
+    going=False,
+    others=("manual__2026-11-20",),
+    waits_for=f"run manual__2026-11-20, which streams query '{QUERY}' now",
+    since=TIME,
+)
 STOPPING = Stopping(URI, QUERY, 3, LATER)
 CONDITIONS = (
     EpochCondition(epoch=42),
@@ -190,6 +203,7 @@ def _triggers() -> list[Any]:
         LanceEpochEventTrigger(uri=URI, query_id=QUERY, every_rows=1000),
         LanceStreamTrigger(order=ORDER.to_json()),
         LanceStopTrigger(stopping=STOPPING.to_json()),
+        LanceTurnTrigger(turn=TURN.to_json()),
     ]
     return [{"classpath": path, "kwargs": kwargs} for path, kwargs in (t.serialize() for t in made)]
 

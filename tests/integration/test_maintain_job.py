@@ -59,13 +59,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def run_on_cluster(
-    cluster: Cluster, submit: Submitter, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, submit: Submitter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> RunOnCluster:
     """Run the engine with the real spark-submit, and an interpreter that has no Airflow."""
     connection = {"conn_type": "spark", "host": cluster.master}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("AIRFLOW__LANCE__DRIVER_FOLDER", str(tmp_path / "drivers"))
     python = {"PYSPARK_PYTHON": str(submit.python), "PYSPARK_DRIVER_PYTHON": str(submit.python)}
     submission = Submission(
         connection=spark_connection("spark_default"),

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,6 +48,7 @@ class Cluster:
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
             "spark.eventLog.enabled": "true",
+            "spark.executor.extraJavaOptions": f"-Djava.io.tmpdir={tempfile.gettempdir()}",
             "spark.eventLog.compress": "false",
             "spark.eventLog.dir": self.event_folder.as_uri(),
         }
@@ -88,7 +90,7 @@ class Cluster:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}/json/") as answer:
                 return int(json.load(answer)["aliveworkers"])
-        except OSError:
+        except (OSError, ValueError):  # while the master starts, its page answers for its JSON
             return 0
 
     def submit(self, application: Path, code: Path, *arguments: str) -> tuple[int, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.protocol.failpoints import Step
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.spec.job import JobSpec
@@ -29,7 +29,7 @@ def main(path: str, what: str, step: str, occurrence: str) -> int:
     )
     left = int(occurrence)
 
-    def reach(at: Step) -> None:
+    def reach(at: Failpoint) -> None:
         nonlocal left
         left -= at.value == step
         if at.value == step and left == 0:

@@ -25,7 +25,7 @@ from tests.support.browser import Browser, find_chromium
 from tests.support.maintenance import make
 from tests.support.pages import Live
 from tests.support.processes import QUICK_JAVA
-from tests.support.scene import Scene
+from tests.support.scene import TASK, Scene
 from tests.support.supervised import QUERY, killed
 
 pytestmark = [
@@ -157,6 +157,21 @@ def test_who_signed_in_sees_a_live_stream_in_airflows_own_page(
     browser.run(f"[...{FRAME}.links].find(a => a.text === {scene.query_id!r}).click()")
     browser.wait("location.pathname === '/plugin/lance-streams/lance/stream'")
     browser.wait(f"{FRAME}.querySelectorAll('svg').length === 5")
+
+
+def test_the_button_of_a_deferred_task_opens_the_streams_page(
+    browser: Browser, scene: Scene
+) -> None:
+    sign_in(browser, scene)
+    scene.wait("the deferral", lambda: scene.state()[0] == "deferred")
+    browser.open(f"{site(scene)}/dags/{scene.dag_id}/runs/{scene.runs[0]}/tasks/{TASK}/details")
+    button = "[...document.links].find(a => a.innerText.trim() === 'Lance stream')"
+    browser.wait(f"{button} !== undefined")
+    assert browser.run(f"{button}.target") == "_self", "Airflow takes it for a page of its own"
+    browser.run(f"{button}.click()")
+    browser.wait("location.pathname === '/lance/stream'")
+    browser.wait(f"document.body.innerText.includes({scene.uri!r})")
+    browser.wait("/(running|idle)/.test(document.body.innerText)")
 
 
 def test_a_live_stream_goes_on_before_the_viewers_eyes(browser: Browser, scene: Scene) -> None:

@@ -25,6 +25,7 @@ from airflow_provider_lance.maintenance.options import (
     MaintenanceOptions,
     MaintenanceSpec,
 )
+from airflow_provider_lance.operators import job_output
 from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
 from tests.support.processes import wait_for
 
@@ -158,6 +159,54 @@ def test_silence_is_a_failure_that_may_pass(
     assert "a last word" not in str(failed.value)
 
 
+def test_the_tasks_log_gets_progress_and_warnings_and_a_file_gets_the_rest(
+    tmp_path: Path, spark_submit: SparkSubmit, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    progress = [f"2026-11-20 14:00:00,000 INFO Compacting. task={n} of 500" for n in range(1, 501)]
+    said = [
+        *(f"26/11/20 14:00:0{n} INFO SparkContext: chatter" for n in range(10)),
+        "26/11/20 14:00:00 WARN TaskSetManager: Lost task 0.0",
+        "  its trace",
+        *progress,
+        "2026-11-20 14:00:00,000 ERROR Failed. OSError: gone",
+    ]
+    spark_submit.orders(report=REPORT, say=said)
+    engine().run(spec())
+    shown = [record.getMessage() for record in caplog.records if record.name == LOG.name]
+    (log,) = (tmp_path / "drivers" / "lance-optimize").glob("*/driver.log")
+    assert shown == [
+        f"Submitting. All output of the job is in {log}",
+        "26/11/20 14:00:00 WARN TaskSetManager: Lost task 0.0",
+        "  its trace",
+        *(f"Compacting. task={n} of 500" for n in range(50, 501, 50)),
+        "2026-11-20 14:00:00,000 ERROR Failed. OSError: gone",
+    ]
+    assert "chatter" not in caplog.text, "nor does the hook's own logger show it"
+    assert log.read_text().splitlines() == said
+
+
+def test_what_airflow_masks_is_masked_in_the_file(
+    tmp_path: Path, spark_submit: SparkSubmit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_output, "masked_texts", lambda: [SECRET])
+    spark_submit.orders(report=REPORT, say=[f"26/11/20 14:00:00 INFO key={SECRET}"])
+    engine().run(spec())
+    (log,) = (tmp_path / "drivers").rglob("driver.log")
+    assert log.read_text() == "26/11/20 14:00:00 INFO key=***\n"
+    assert log.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_job_without_a_report_is_judged_by_its_output(spark_submit: SparkSubmit) -> None:
+    spark_submit.orders(exit=1, say=["26/11/20 14:00:00 ERROR Executor: out of disk"])
+    with pytest.raises(TransientError, match="Its last error: Executor: out of disk. Its output"):
+        engine().run(spec())
+    said = "Could not parse Master URL: 'sparky'"
+    spark_submit.orders(exit=1, say=[f"org.apache.spark.SparkException: {said}"])
+    with pytest.raises(SpecError, match="Could not parse Master URL"):
+        engine().run(spec())
+
+
 def test_no_spark_submit_on_path(
     tmp_path: Path, spark_submit: SparkSubmit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +329,15 @@ def test_local_runs_here(small_fragments: str) -> None:
     report = LocalEngine(LOG).run(spec(small_fragments, steps=["compact"]))  # type: ignore[arg-type]
     assert report["done"]["compact"]["tasks"] == 1
     assert len(lance.dataset(small_fragments).get_fragments()) == 1
+
+
+def test_of_many_tasks_the_local_engine_shows_ten(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    running = LocalEngine(LOG)  # type: ignore[arg-type]
+    for done in range(1, 501):
+        running._show_progress(done, 500)
+    shown = [record.getMessage() for record in caplog.records]
+    assert shown == [f"Compacting. task={n} of 500" for n in range(50, 501, 50)]
 
 
 def test_local_killed_begins_nothing(small_fragments: str) -> None:

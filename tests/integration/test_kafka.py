@@ -1,0 +1,214 @@
+"""A real broker of Kafka and Spark's connector: records read once, and records that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from airflow_provider_lance.exceptions import TerminalError, error_class
+from airflow_provider_lance.spec.source_options import consumer_options, known_options
+from airflow_provider_lance.triggers.warnings import Warnings
+from tests.support.kafka import KafkaSession, kafka_broker
+
+OFF = {"failOnDataLoss": "false"}
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSession]:
+    with kafka_broker() as broker:
+        started = KafkaSession(broker, tmp_path_factory.mktemp("kafka") / "driver.log")
+        try:
+            yield started
+        finally:
+            started.end()
+
+
+class Topic:
+    """A topic with a stream that reads it into a dataset."""
+
+    def __init__(self, session: KafkaSession, root: Path, name: str, partitions: int) -> None:
+        self._session, self._root, self.name, self._partitions = session, root, name, partitions
+        self._call("create", partitions=partitions)
+
+    def _call(self, what: str, **arguments: Any) -> None:
+        self._session.call(what, topic=self.name, **arguments)
+
+    def add(self, first: int, count: int, partition: int = 0) -> None:
+        self._call("add", first=first, count=count, partition=partition)
+
+    def remove(self, before: int) -> None:
+        self._call("remove", before=before)
+
+    def create_again(self, partitions: int | None = None) -> None:
+        self._call("delete")
+        self._call("create", partitions=partitions or self._partitions)
+
+    def run(self, query_id: str = "orders", **options: str) -> dict[str, Any]:
+        """Read what is available; return the driver's summary."""
+        return self._session.call(
+            "run",
+            spec={
+                "launchId": "launch",
+                "trigger": "availableNow",
+                "source": {
+                    "format": "kafka",
+                    "options": {
+                        "kafka.bootstrap.servers": self._session.servers,
+                        "subscribe": self.name,
+                        "startingOffsets": "earliest",
+                        **options,
+                    },
+                },
+                "sql": "SELECT partition, offset, int(string(value)) AS value FROM source",
+                "sink": {
+                    "uri": self.uri,
+                    "queryId": query_id,
+                    "checkpointLocation": str(self._root / f"checkpoint-{query_id}"),
+                    "createIfMissing": True,
+                },
+            },
+        )
+
+    @property
+    def uri(self) -> str:
+        return str(self._root / "orders.lance")
+
+    def values(self) -> list[int]:
+        return lance.dataset(self.uri).to_table(["value"])["value"].to_pylist()
+
+
+@pytest.fixture
+def topic(session: KafkaSession, tmp_path: Path) -> Topic:
+    """A topic of one partition, of whose records a stream has read the first ten."""
+    made = Topic(session, tmp_path, tmp_path.name, 1)
+    made.add(0, 10)
+    assert made.run()["rows"] == 10
+    return made
+
+
+def lost(summary: dict[str, Any]) -> str:
+    """Return the message of a driver that ended because Kafka has lost records."""
+    assert summary["reason"] == "failed"
+    assert summary["error"] == "SourceDataLossError"
+    assert issubclass(error_class("SourceDataLossError"), TerminalError), "not retried"
+    assert summary["message"].startswith("Kafka no longer has records that the query has not read.")
+    assert "\n" not in summary["message"]
+    return str(summary["message"])
+
+
+def test_each_record_lands_once(session: KafkaSession, tmp_path: Path) -> None:
+    topic = Topic(session, tmp_path, tmp_path.name, 3)
+    for partition in range(3):
+        topic.add(partition * 1000, 400, partition)
+    first = topic.run(maxOffsetsPerTrigger="300")
+    assert (first["rows"], first["epochs"]) == (1200, 4)
+    topic.add(400, 100)
+    assert topic.run()["rows"] == 100
+    assert topic.run()["rows"] == 0
+    expected = [*range(500), *range(1000, 1400), *range(2000, 2400)]
+    assert sorted(topic.values()) == expected
+
+
+def test_a_topic_created_again_with_fewer_records_is_data_loss(topic: Topic) -> None:
+    topic.create_again()
+    topic.add(100, 3)
+    message = lost(topic.run())
+    assert f"Partition {topic.name}-0 offset was changed from 10 to 3. " in message
+    assert "Give the stream a new query_id and checkpoint_location" in message
+    assert topic.values() == list(range(10)), "nothing of the new topic"
+    assert topic.run("orders-2")["rows"] == 3, "what the message says"
+    assert sorted(topic.values()) == [*range(10), 100, 101, 102]
+
+
+def test_a_topic_created_again_with_fewer_partitions_is_data_loss(
+    session: KafkaSession, tmp_path: Path
+) -> None:
+    topic = Topic(session, tmp_path, tmp_path.name, 2)
+    topic.add(0, 5, partition=0)
+    topic.add(5, 5, partition=1)
+    topic.run()
+    topic.create_again(partitions=1)
+    topic.add(100, 20)
+    message = lost(topic.run())
+    assert f"Partitions Set({topic.name}-1) have been deleted. " in message
+    assert "Give the stream a new query_id and checkpoint_location" in message
+
+
+def test_records_that_retention_removed_are_data_loss(topic: Topic) -> None:
+    topic.add(10, 10)
+    topic.remove(before=15)
+    for _ in "planned now", "planned by the driver before":
+        message = lost(topic.run())
+        assert (
+            f"Could not read records in offset [10, 20) for topic partition {topic.name}-0 "
+            in message
+        )
+        assert 'set "failOnDataLoss": "false" in the source\'s options for one run' in message
+    assert topic.values() == list(range(10))
+    assert topic.run(**OFF)["rows"] == 5, "what the message says"
+
+
+def test_fail_on_data_loss_false_passes_over_what_is_gone_and_the_task_shows_the_warning(
+    topic: Topic, session: KafkaSession
+) -> None:
+    topic.add(10, 10)
+    topic.remove(before=15)
+    before = len(session.log())
+    assert topic.run(**OFF)["rows"] == 5
+    assert sorted(topic.values()) == [*range(10), *range(15, 20)]
+    shown = [line for line in map(Warnings(), session.log()[before:].splitlines()) if line]
+    assert any("Cannot fetch offset 10(" in x and f"{topic.name}-0" in x for x in shown), shown
+    assert any("Some data may be lost. Recovering from the earliest offset: 15" in x for x in shown)
+    topic.add(20, 1)
+    assert topic.run()["rows"] == 1, "for one run"
+
+
+def test_fail_on_data_loss_false_passes_over_records_of_a_topic_created_again(
+    topic: Topic, session: KafkaSession
+) -> None:
+    topic.create_again()
+    topic.add(100, 3)
+    before = len(session.log())
+    assert topic.run(**OFF)["rows"] == 0
+    shown = [line for line in map(Warnings(), session.log()[before:].splitlines()) if line]
+    changed = f"Partition {topic.name}-0's offset was changed from 10 to 3."
+    assert any(changed in line for line in shown), shown
+    topic.add(103, 2)
+    assert topic.run()["rows"] == 2
+    assert sorted(topic.values()) == [*range(10), 103, 104], "the first three are not read"
+
+
+def test_a_topic_created_again_that_is_longer_is_not_noticed(topic: Topic) -> None:
+    """A limit of Spark's connector, which knows a topic by its name: docs/how-to/kafka.md."""
+    topic.create_again()
+    topic.add(100, 15)
+    assert topic.run()["reason"] == "finished"
+    assert sorted(topic.values()) == [*range(10), *range(110, 115)]
+
+
+def test_a_topic_that_is_not_there_may_come(topic: Topic, session: KafkaSession) -> None:
+    session.call("delete", topic=topic.name)
+    summary = topic.run()
+    assert summary["reason"] == "failed"
+    assert not issubclass(error_class(summary["error"]), TerminalError)
+    assert "UnknownTopicOrPartitionException" in summary["message"]
+
+
+def test_the_options_of_the_source_are_those_of_the_connector(session: KafkaSession) -> None:
+    constants = set(session.call("source_options"))
+    known = {name.lower() for name in known_options("kafka")}
+    assert known <= constants
+    names = {text for text in constants if " " not in text and not text.startswith("org.apache.")}
+    others = {"topic", "_mocksystemtime"}  # the sink's; Spark's tests'
+    assert {x for x in names - known - others if "\n" not in x} == {"15m"}, "a default value"
+
+
+def test_the_options_of_the_consumer_are_those_of_kafka(session: KafkaSession) -> None:
+    # The connector sets these itself, and refuses to be told otherwise.
+    own = {"auto.offset.reset", "enable.auto.commit", "key.deserializer", "value.deserializer"}
+    names = {x for x in session.call("consumer_options") if not x.startswith("internal.")}
+    assert set(consumer_options()) == names - own

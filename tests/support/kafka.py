@@ -1,0 +1,208 @@
+"""A Kafka broker on loopback, and Spark's Kafka connector: both from Maven, fetched once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+from tests.support.processes import QUICK_JAVA, REPOSITORY, end, wait_for
+
+KAFKA = "4.1.0"
+CONNECTOR = f"spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+
+_JARS = REPOSITORY / ".tools" / "kafka"
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tests</groupId>
+  <artifactId>kafka</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+_NODE = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{control}
+listeners=BROKER://127.0.0.1:{port},CONTROL://127.0.0.1:{control}
+advertised.listeners=BROKER://127.0.0.1:{port}
+listener.security.protocol.map=BROKER:PLAINTEXT,CONTROL:PLAINTEXT
+inter.broker.listener.name=BROKER
+controller.listener.names=CONTROL
+log.dirs={folder}/data
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+"""
+_CLUSTER = "test-cluster-of-one-nod"
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where the broker listens."""
+
+    port: int
+
+    @property
+    def servers(self) -> str:
+        """Return what ``kafka.bootstrap.servers`` takes."""
+        return f"127.0.0.1:{self.port}"
+
+
+class KafkaSession:
+    """One Spark with the connector, in a process of its own: see :mod:`.kafka_session`."""
+
+    def __init__(self, broker: Broker, log: Path) -> None:
+        self.servers = broker.servers
+        self._log = log
+        jars = ",".join(map(str, connector_jars().glob("*.jar")))
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.kafka_session", self.servers, jars],
+                cwd=REPOSITORY,
+                env={
+                    **os.environ,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "JAVA_TOOL_OPTIONS": QUICK_JAVA,
+                },
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                text=True,
+                start_new_session=True,
+            )
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        """Have one of its functions called; return the result."""
+        assert self._process.stdin
+        assert self._process.stdout
+        print(json.dumps({"call": name, **arguments}), file=self._process.stdin, flush=True)
+        line = self._process.stdout.readline()
+        assert line, f"Spark's process ended: {self.log()[-4000:]}"
+        answer = json.loads(line)
+        assert "error" not in answer, answer["error"]
+        return answer["result"]
+
+    def log(self) -> str:
+        """Return what it has logged so far, as a driver's log holds it."""
+        return self._log.read_text()
+
+    def end(self) -> None:
+        """End the process and its JVM."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        finally:
+            self._process.stdout.close()
+            end(self._process)
+
+
+def broker_jars() -> Path:
+    """Return the folder with the broker's jars."""
+    return _fetched("org.apache.kafka", f"kafka_2.13:{KAFKA}")
+
+
+def connector_jars() -> Path:
+    """Return the folder with the connector and what it needs, as ``--packages`` would."""
+    return _fetched("org.apache.spark", CONNECTOR)
+
+
+@contextmanager
+def kafka_broker() -> Iterator[Broker]:
+    """Run a broker of one node (KRaft); everything in it is lost at the end."""
+    jars = f"{broker_jars()}/*"
+    with tempfile.TemporaryDirectory(prefix="kafka-") as name:
+        folder = Path(name)
+        broker, control = _free_ports()
+        settings, output = folder / "server.properties", folder / "output.log"
+        settings.write_text(_NODE.format(port=broker, control=control, folder=folder))
+        temporary = f"-Djava.io.tmpdir={folder}"
+        command = [_java(), *QUICK_JAVA.split(), temporary, "-Xmx512m", "-cp", jars]
+        subprocess.run(
+            [*command, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)],
+            check=True,
+            capture_output=True,
+            timeout=120,
+        )
+        with (
+            output.open("wb") as log,
+            subprocess.Popen(
+                [*command, "kafka.Kafka", str(settings)],
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            ) as process,
+        ):
+            try:
+                wait_for("Kafka", lambda: process.poll() is not None or _listens(broker))
+                assert process.poll() is None, output.read_text()[-4000:]
+                yield Broker(broker)
+            finally:
+                process.kill()
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else "java"
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def _fetched(group: str, coordinates: str) -> Path:
+    """Return a folder with an artifact and its dependencies; skip the test without Maven."""
+    artifact, _, version = coordinates.partition(":")
+    _JARS.mkdir(parents=True, exist_ok=True)
+    folder = _JARS / f"{artifact}-{version}"
+    with (_JARS / "fetch.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder
+        maven = shutil.which("mvn")
+        if maven is None:
+            pytest.skip(f"Maven (mvn) is not on PATH: it fetches {group}:{coordinates}")
+        with tempfile.TemporaryDirectory(dir=_JARS) as name:
+            pom = Path(name, "pom.xml")
+            pom.write_text(_POM.format(group=group, artifact=artifact, version=version))
+            copy = [
+                *(maven, "-B", "-q", "-f", str(pom), "dependency:copy-dependencies"),
+                *("-DincludeScope=runtime", f"-DoutputDirectory={name}/jars"),
+            ]
+            done = subprocess.run(copy, check=False, capture_output=True, text=True, timeout=500)
+            if done.returncode:
+                said = next((x for x in done.stdout.splitlines() if "ERROR" in x), done.stderr)
+                pytest.skip(f"Maven cannot fetch {group}:{coordinates}: {said}")
+            Path(name, "jars").rename(folder)
+    return folder
