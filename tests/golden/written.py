@@ -159,7 +159,7 @@ VERDICT = SupervisionOutcome(
     ended=SUMMARY.to_json(),
 )
 TURN = Turn(
-    me=TASK,
+    task_key=TASK,
     rank=TIME,
     uri=URI,
     query_id=QUERY,
