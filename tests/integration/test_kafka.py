@@ -14,6 +14,8 @@ from airflow_provider_lance.spec.source_options import consumer_options, known_o
 from airflow_provider_lance.triggers.warnings import Warnings
 from tests.support.kafka import KafkaSession, kafka_broker
 
+pytestmark = pytest.mark.slow
+
 OFF = {"failOnDataLoss": "false"}
 
 

@@ -13,6 +13,8 @@ import pytest
 from benchmarks.harness.memory import Held, held, held_by_children
 from benchmarks.soak import grown
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -82,6 +82,7 @@ def ids(uri: Path) -> Counter[int]:
     return Counter(lance.dataset(str(uri)).to_table(columns=["id"]).column("id").to_pylist())
 
 
+@pytest.mark.slow
 def test_lance_every_five_minutes(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     land(folder, "1.json", 0, 10)
@@ -91,6 +92,7 @@ def test_lance_every_five_minutes(tmp_path: Path) -> None:
     assert ids(folder / "payments.lance") == Counter(range(20))
 
 
+@pytest.mark.slow
 def test_lance_taskflow(tmp_path: Path) -> None:
     """The function runs in the driver, with its arguments, and only its rows land."""
     folder = tmp_path / "data"
@@ -121,6 +123,7 @@ def commit_epoch(uri: str, committer: Committer | None, epoch_id: int) -> Commit
     return committer
 
 
+@pytest.mark.slow
 def test_lance_event_consumer(airflow: Airflow) -> None:
     """An epoch that lands starts a run, which counts its rows; epochs from before start none."""
     dag_id, uri = "lance_event_consumer", str(airflow.home / "data" / "flights.lance")
@@ -140,6 +143,7 @@ def test_lance_event_consumer(airflow: Airflow) -> None:
     assert max(each["epoch"] for each in counted()) == 1
 
 
+@pytest.mark.slow
 def test_lance_long_running(airflow: Airflow) -> None:
     """The stream goes on without a worker slot until its evening, and both tasks succeed."""
     dag_id, folder = "lance_long_running", airflow.home / "orders"

@@ -20,6 +20,8 @@ from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc
 from tests.support.airflow import Airflow
 from tests.support.wreck import ELSEWHERE, Wreck, whole
 
+pytestmark = pytest.mark.slow
+
 APPROVAL = "lance_recovery_approval"
 OPEN = ("queued", "running")
 
