@@ -42,7 +42,7 @@ def test_pre_commit_runs_what_make_check_runs() -> None:
     ("job", "command"),
     [
         ("check", "make check"),
-        ("test", "make test"),
+        ("test", "make test-all"),
         ("docs", "make docs"),
         ("matrix", 'make matrix COMBINATIONS="oldest newest"'),
     ],
