@@ -99,7 +99,7 @@ def main(path: str) -> None:
         log = Path(spec.sink.checkpoint_location, name)
         threading.Thread(target=fate.watch, args=(log, begun), daemon=True).start()
     handover._PATIENCE_SECONDS = PATIENCE_SECONDS
-    sink.Policy = partial(CommitPolicy, **_policy(orders))  # type: ignore[assignment,misc]
+    sink.CommitPolicy = partial(CommitPolicy, **_policy(orders))  # type: ignore[assignment,misc]
     chosen = (ClassicSink if orders.control is Control.LOOKBACK else ChaosSink)(
         spec.sink,
         launch_id=spec.launch_id,
