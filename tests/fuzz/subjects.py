@@ -509,7 +509,7 @@ def subjects(folder: Path) -> list[Subject]:
     files, terminal = LaunchFiles(folder / "launches"), CommandLine(folder / "typed")
     looks = LookAtReports(folder / "looked")
     event = written.read("stream-event")
-    marks = travelling(written.read("watcher-state"), Mark.from_json)
+    marks = travelling(written.read("watcher-state"), Mark.read_whole)
     return [
         Subject("sink options", lambda r: damaged(r, SINK, plain=False), read_sink, 4),
         Subject(

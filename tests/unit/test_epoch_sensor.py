@@ -110,7 +110,7 @@ def test_defers_after_one_look_and_carries_everything(stream: Stream) -> None:
     assert waiting.serialize()[1] == {
         "uri": stream.uri,
         "query_id": "flights",
-        "condition": {"epoch": 7, "since": None, "max_age": None},
+        "condition": {"epoch": 7, "since": None, "maxAge": None},
         "lance_conn_id": None,
         "on_missing": "fail",
         "poll_interval": 3,

@@ -203,6 +203,6 @@ def test_no_healing_loses_or_doubles_a_row(world: type[Healing]) -> None:
 def test_control_without_the_healings_barrier_the_same_search_finds_a_doubled_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(repairing, "Policy", partial(CommitPolicy, barrier=False))
+    monkeypatch.setattr(repairing, "CommitPolicy", partial(CommitPolicy, barrier=False))
     with pytest.raises(AssertionError, match="twice"):
         run_state_machine_as_test(HealingFresh, settings=settings(SEARCH, max_examples=2000))

@@ -73,8 +73,9 @@ SENTENCES = {
     ),
     "dead: the driver that owns query q, host:100 (launch L1), is gone; the watermark is 5 and "
     "nobody is at work": seen(drivers=(GONE,), health=Health(StreamState.DEAD, "gone")),
-    "running: epoch 5 of query q is in the dataset, and its checkpoint at /cp has planned none "
-    "after 3": seen(checkpoint=checkpoint(3, 3)),
+    "running: epoch 5 of query q is in the dataset, its checkpoint at /cp ends at epoch 3": seen(
+        checkpoint=checkpoint(3, 3)
+    ),
     "running: watermark 5, committed 20 s ago; but asked to stop, and has not yet": seen(
         state=replace(state(), stop_token=1)
     ),

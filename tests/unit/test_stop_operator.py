@@ -491,7 +491,7 @@ def test_serializes_no_secret(stand: Supervised, add_connection: AddConnection) 
         task.execute(CONTEXT)
     path, kwargs = defer.value.trigger.serialize()
     assert SECRET not in str(kwargs)
-    assert kwargs["stopping"]["lance_conn_id"] == "warehouse"
+    assert kwargs["stopping"]["lanceConnId"] == "warehouse"
     assert kwargs["poll_interval"] == 7.0
     again = import_string(path)(**json.loads(json.dumps(kwargs)))
     assert again.serialize() == (path, kwargs)
