@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-_KEEPERS_PATIENCE = 1.5
+_WRAPPER_PATIENCE = 1.5
 """The driver's own grace begins when it sees the request, and its own exit is more orderly."""
 
 
@@ -105,7 +105,7 @@ def start_driver(spec: JobSpec, submission: Submission, root: Path) -> Driver:
             command=command,
             environment=environment,
             redact=masked_texts(),
-            grace=_KEEPERS_PATIENCE * spec.stop_grace,
+            grace=_WRAPPER_PATIENCE * spec.stop_grace,
             stop=stop,
         )
     except FileNotFoundError as error:

@@ -52,8 +52,8 @@ class LanceStreamTrigger(BaseTrigger):
         await in_thread(Pool.LOOKS, watch.conclude, outcome)
         if outcome.action is Action.RESTART:
             await asyncio.sleep(outcome.delay)
-        anew = replace(order, rows=order.rows + watch.rows)
-        yield TriggerEvent({"outcome": outcome.to_json(), "order": anew.to_json()})
+        ended = replace(order, rows=order.rows + watch.rows)
+        yield TriggerEvent({"outcome": outcome.to_json(), "order": ended.to_json()})
 
     async def on_kill(self) -> None:
         order = SupervisionConfig.from_json(self.order)
