@@ -16,6 +16,7 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.lance import LanceHook, Store
 from airflow_provider_lance.operators.specification import (
     default_query_id,
+    doubts,
     job_spec,
     mapping,
     named_options,
@@ -26,7 +27,6 @@ from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.protocol.decoding import shown
 from airflow_provider_lance.protocol.option_parsers import parsed, text
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, SinkOptions
-from airflow_provider_lance.spec.source_options import doubtful_options
 
 if TYPE_CHECKING:
     from airflow_provider_lance.operators.stream import LanceStreamOperator
@@ -116,9 +116,8 @@ def check_stream(operator: LanceStreamOperator) -> None:
             "trigger": _or(operator.trigger, AVAILABLE_NOW),
         },
     )
-    if spec.source:
-        for warning in doubtful_options(spec.source.format, spec.source.options):
-            warnings.warn(f"{operator.task_id}: {warning}", UserWarning, stacklevel=2)
+    for warning in doubts(spec):
+        warnings.warn(f"{operator.task_id}: {warning}", UserWarning, stacklevel=2)
 
 
 def _unread(lance_conn_id: Any) -> LanceHook:

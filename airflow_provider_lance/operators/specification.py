@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import timedelta
 from typing import Any
@@ -13,10 +13,12 @@ from typing import Any
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.spec.job import JobSpec, SinkOptions
+from airflow_provider_lance.spec.source_options import doubtful_options
 from airflow_provider_lance.supervision.driver_reports import new_launch_id
 
 __all__ = [
     "default_query_id",
+    "doubts",
     "fingerprint",
     "job_spec",
     "mapping",
@@ -49,6 +51,12 @@ def job_spec(
             )
     sink = {**options, **named, "storageOptions": dict(storage_options)}
     return JobSpec.parse({**further, "launchId": new_launch_id(), "sink": sink})
+
+
+def doubts(spec: JobSpec) -> Iterator[str]:
+    """Yield a warning for each option of the source that Spark may ignore."""
+    if spec.source:
+        yield from doubtful_options(spec.source.format, spec.source.options)
 
 
 def named_options(

@@ -14,10 +14,9 @@ from airflow_provider_lance.backends.submission import Submission, spark_connect
 from airflow_provider_lance.compat import conf as airflow_conf
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.links.dataset import LanceDatasetLink
-from airflow_provider_lance.links.spark_ui import SparkUILink
-from airflow_provider_lance.links.stream import LanceStreamLink
+from airflow_provider_lance.links.lance import LanceDatasetLink, LanceStreamLink, SparkUILink
 from airflow_provider_lance.operators.checks import check_stream, is_mapped
+from airflow_provider_lance.operators.driver import StreamRequest
 from airflow_provider_lance.operators.functions import modules_of
 from airflow_provider_lance.operators.lineage import StreamLineage
 from airflow_provider_lance.operators.run import StreamRun
@@ -191,6 +190,10 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
     def on_kill(self) -> None:
         if self._run:
             self._run.kill()
+
+    def request(self, launched_by: str) -> StreamRequest:
+        """Return the request for a new launch."""
+        return StreamRequest.of(self.job_spec(launched_by), self.submission())
 
     def job_spec(self, launched_by: str) -> JobSpec:
         """Return the specification of a new launch.

@@ -12,7 +12,7 @@ import lance
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
-from airflow_provider_lance.links.stream import stream_url
+from airflow_provider_lance.links.lance import stream_url
 from airflow_provider_lance.plugins.page.app import create_app
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 from airflow_provider_lance.protocol.codec import key

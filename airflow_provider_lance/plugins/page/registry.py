@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.links.stream import LanceStreamLink
+from airflow_provider_lance.links.lance import LanceStreamLink
 
 if TYPE_CHECKING:
     from airflow_provider_lance.protocol.dataset import LanceDatasetPort

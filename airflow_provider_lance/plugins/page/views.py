@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from airflow_provider_lance.diagnostics.findings import Severity
 from airflow_provider_lance.diagnostics.status import Status
-from airflow_provider_lance.links.stream import stream_address
+from airflow_provider_lance.links.lance import stream_address
 from airflow_provider_lance.plugins.page.cache import CachedResult
 from airflow_provider_lance.plugins.page.queries import Row
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset
