@@ -19,7 +19,6 @@ from airflow_provider_lance.operators.specification import (
     doubts,
     job_spec,
     mapping,
-    named_options,
     spelled,
 )
 from airflow_provider_lance.operators.supervision import Supervision
@@ -97,24 +96,18 @@ def check_stream(operator: LanceStreamOperator) -> None:
         checkpoint = _unread(operator.lance_conn_id).checkpoint_location(query_id)
     options, mode = _sink_options(operator)
     spec = job_spec(
-        named=named_options(
-            uri=uri,
-            query_id=query_id,
-            checkpoint_location=_or(checkpoint, f"{_CHECKPOINTS}/{_WORD}"),
-            output_mode=mode,
-            create_if_missing=_or(operator.create_if_missing, False),
-        ),
+        uri=uri,
+        query_id=query_id,
+        checkpoint_location=_or(checkpoint, f"{_CHECKPOINTS}/{_WORD}"),
+        output_mode=mode,
+        create_if_missing=_or(operator.create_if_missing, False),
         sink_options=options,
         storage_options={},
-        further={
-            "source": _source(operator.source),
-            "sql": None if operator.sql is None else _or(operator.sql, "SELECT 1"),
-            "dataframe": None
-            if operator.dataframe is None
-            else _or(operator.dataframe, f"{_WORD}:{_WORD}"),
-            "arguments": _arguments(operator.arguments),
-            "trigger": _or(operator.trigger, AVAILABLE_NOW),
-        },
+        source=_source(operator.source),
+        sql=_or(operator.sql, "SELECT 1"),
+        dataframe=_or(operator.dataframe, f"{_WORD}:{_WORD}"),
+        arguments=_filled(operator.arguments),
+        trigger=_or(operator.trigger, AVAILABLE_NOW),
     )
     for warning in doubts(spec):
         warnings.warn(f"{operator.task_id}: {warning}", UserWarning, stacklevel=2)
@@ -146,14 +139,15 @@ def _source(source: Any) -> Any:
     if is_open(source.get("format")):
         told["format"] = _WORD
     if isinstance(options := source.get("options"), Mapping):
-        told["options"] = {name: _or(value, _WORD) for name, value in options.items()}
+        told["options"] = _filled(options)
     return told
 
 
-def _arguments(arguments: Any) -> Any:
-    if not isinstance(arguments, Mapping):
-        return _or(arguments, None)
-    return {name: _or(value, _WORD) for name, value in arguments.items()}
+def _filled(values: Any) -> Any:
+    """Return a mapping with its templates replaced."""
+    if not isinstance(values, Mapping):
+        return _or(values, None)
+    return {name: _or(value, _WORD) for name, value in values.items()}
 
 
 def _closed(value: Any, name: str) -> dict[str, Any]:

@@ -139,8 +139,8 @@ class TaskDriver:
             self._log.warning("Killed what was left of the driver. where=%s", launch.where())
         else:
             self._log.warning(
-                "The old driver cannot be ended from here. If it still runs it does no harm: the "
-                "next one fences it. where=%s",
+                "The old driver cannot be ended from here. If it still runs, it can commit "
+                "nothing: the next one fences it. where=%s",
                 launch.where(),
             )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import timedelta
@@ -146,7 +145,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
                 request,
                 by=task_key(context),
                 checkpoint_location=self.checkpoint_location,
-                connection_arguments=self._connection_arguments(),
+                connection_arguments=self.hook.connection_arguments,
                 log=self.log,
             )
             # Report the evidence before anything is changed, and before anything can fail.
@@ -219,13 +218,9 @@ class LanceRecoveryCheckOperator(BaseOperator):
             checkpoint_location=self.checkpoint_location,
             storage_options=self.hook.storage_options,
             tolerance=tolerance,
-            connection_arguments=self._connection_arguments(),
+            connection_arguments=self.hook.connection_arguments,
             orphans=self.orphans,
         )
-
-    def _connection_arguments(self) -> str:
-        """Return the arguments that a typed command needs to reach the store."""
-        return f"--conn-id {shlex.quote(self.lance_conn_id)}" if self.lance_conn_id else ""
 
     def _show(self, report: CheckReport) -> None:
         for line in report.lines():

@@ -17,14 +17,13 @@ from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.links.lance import LanceDatasetLink, LanceStreamLink, SparkUILink
 from airflow_provider_lance.operators.checks import check_stream, is_mapped
 from airflow_provider_lance.operators.driver import StreamRequest
-from airflow_provider_lance.operators.functions import modules_of
 from airflow_provider_lance.operators.lineage import StreamLineage
 from airflow_provider_lance.operators.run import StreamRun
 from airflow_provider_lance.operators.specification import (
     default_query_id,
     job_spec,
     mapping,
-    named_options,
+    modules_of,
 )
 from airflow_provider_lance.operators.supervision import Supervision
 from airflow_provider_lance.protocol.option_parsers import is_absolute
@@ -207,24 +206,20 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
         elif is_absolute(checkpoint):
             self.hook.resolve(checkpoint)  # refuses a store whose connection does not exist
         return job_spec(
-            named=named_options(
-                uri=uri,
-                query_id=query_id,
-                checkpoint_location=checkpoint,
-                output_mode=self.output_mode,
-                create_if_missing=self.create_if_missing,
-            ),
+            uri=uri,
+            query_id=query_id,
+            checkpoint_location=checkpoint,
+            output_mode=self.output_mode,
+            create_if_missing=self.create_if_missing,
             sink_options=self.sink_options,
             storage_options=self.hook.storage_options,
-            further={
-                "launchedBy": launched_by,
-                "source": self.source,
-                "sql": self.sql,
-                "dataframe": self.dataframe,
-                "arguments": self.arguments,
-                "trigger": self.trigger,
-                "stopGrace": max(1, round(self.supervision.stop_grace.total_seconds())),
-            },
+            launchedBy=launched_by,
+            source=self.source,
+            sql=self.sql,
+            dataframe=self.dataframe,
+            arguments=self.arguments,
+            trigger=self.trigger,
+            stopGrace=max(1, round(self.supervision.stop_grace.total_seconds())),
         )
 
     @property

@@ -88,7 +88,7 @@ def test_the_charts(site: Site, known: list[RegisteredDataset], live: Live) -> N
     assert html.count("<rect ") == 6
     # Marked where it is: in the chart over time, and in the one that it changed.
     assert html.count("<title>compaction, version ") == 2
-    drop = ["4 fragments after epoch 3,", "1 fragments after comp", "2 fragments after epoch 4,"]
+    drop = ["4 fragments after epoch 3,", "1 fragment after comp", "2 fragments after epoch 4,"]
     places = [html.index(words) for words in drop]
     assert places == sorted(places)
 
@@ -171,7 +171,7 @@ def test_of_a_shared_dataset_a_viewer_sees_the_streams_of_his_dags(
     assert site.ask(f"/stream?uri={live.uri}&query={QUERY}&conn_id=").status_code == 200
     assert site.ask(f"/stream?uri={live.uri}&query=theirs&conn_id=").status_code == 404
     begins = site.ask(f"/stream?uri={live.uri}&query=soon&conn_id=")
-    assert "no driver of it has begun" in words(begins.text)
+    assert "no driver of it has started" in words(begins.text)
     known.append(RegisteredDataset(live.uri))  # an asset: for all who may read assets
     assert "theirs" in words(site.ask("/").text)
 

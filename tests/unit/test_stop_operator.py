@@ -344,7 +344,7 @@ def test_a_driver_that_came_to_its_end_while_the_task_waited_for_a_worker(
         ({"query_id": "not a query id"}, "cannot be part of a config key"),
         ({"uri": ""}, "uri must be a text"),
         ({"uri": "relative"}, "relative name"),
-        ({"stop_grace": timedelta(0)}, "stop_grace must be a timedelta of more than nothing"),
+        ({"stop_grace": timedelta(0)}, "stop_grace must be a timedelta above 0"),
         ({"stop_grace": 60}, "stop_grace must be a timedelta"),
         ({"poll_interval": 0}, "poll_interval must be a number of seconds above 0"),
         ({"on_missing": "ignore"}, "on_missing must be 'wait' or 'fail'"),

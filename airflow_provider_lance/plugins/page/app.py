@@ -40,7 +40,7 @@ _NOT_KNOWN = (
     "The page knows no such stream. It shows those of registered assets, of [lance] datasets, and "
     "of the DAGs that you may read."
 )
-_NOT_BEGUN = "the dataset knows no such query yet: no driver of it has begun"
+_NOT_BEGUN = "the dataset has no record of this query yet: no driver of it has started"
 
 
 def _readable_dags(user: GetUserDep) -> set[str]:
