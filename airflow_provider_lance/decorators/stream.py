@@ -229,7 +229,7 @@ def _globals(table: symtable.SymbolTable) -> Iterator[str]:
 def _cannot(function: Callable[..., Any], why: str) -> SpecError:
     name = getattr(function, "__name__", type(function).__name__)
     return SpecError(
-        f"@task.lance_stream cannot ship {name!r} to the driver: {why}. Or put the function into a "
-        "module of its own in the DAGs folder, and give a LanceStreamOperator "
-        "dataframe='module:function'; the module is then shipped by itself"
+        f"@task.lance_stream cannot ship {name!r} to the driver: {why}. Alternatively, put it "
+        "into a module of its own in the DAGs folder and pass dataframe='module:function' to a "
+        "LanceStreamOperator, which ships the module"
     )

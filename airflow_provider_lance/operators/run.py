@@ -139,7 +139,7 @@ class StreamRun:
     def _config(self, request: StreamRequest) -> SupervisionConfig:
         ti = self._context["ti"]
         tags = {"dag_id": ti.dag_id, "task_id": ti.task_id}
-        return self._operator.watch_order(request.launch, self._driver.task_key, tags)
+        return self._operator.supervision_config(request.launch, self._driver.task_key, tags)
 
     def _version(self, uri: str) -> int | None:
         """Return the dataset's version, ``None`` if there is none or it is unreadable."""

@@ -61,7 +61,7 @@ def job_spec(
         if options[name] not in (None, named[name]):
             raise SpecError(
                 f"sink_options: {name}={options[name]!r} contradicts the operator's argument "
-                f"{named[name]!r}; say it once, in the argument"
+                f"{named[name]!r}; set it once, in the argument"
             )
     sink = {**options, **named, "storageOptions": dict(storage_options)}
     return JobSpec.parse({**further, "launchId": new_launch_id(), "sink": sink})

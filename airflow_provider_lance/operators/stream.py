@@ -247,8 +247,10 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
             modules=modules_of(self.dataframe, self.py_files),
         )
 
-    def watch_order(self, launch: Launch, task_key: str, tags: dict[str, str]) -> SupervisionConfig:
-        """Return the supervision config of a launch."""
+    def supervision_config(
+        self, launch: Launch, task_key: str, tags: dict[str, str]
+    ) -> SupervisionConfig:
+        """Return what the supervision of a launch needs."""
         deadline = self.execution_timeout and datetime.now(UTC) + self.execution_timeout
         return SupervisionConfig(
             launch=launch,

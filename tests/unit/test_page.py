@@ -251,7 +251,7 @@ def test_nobody_sees_it_without_signing_in(
 def test_who_may_not_read_assets_does_not_see_it(site: Site, path: str) -> None:
     answer = site.ask(path, role="")
     assert answer.status_code == 403
-    assert "may read assets" in words(answer.text)
+    assert "permission to read assets" in words(answer.text)
 
 
 @pytest.mark.parametrize("role", ["VIEWER", "USER", "OP", "ADMIN"])

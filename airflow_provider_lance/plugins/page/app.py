@@ -137,7 +137,7 @@ class _Page:
             query_id=query,
             age=look.age,
             status=seen.status,
-            tone=tone_of(seen.status).word if seen.status else "bad",
+            tone=tone_of(seen.status) if seen.status else "bad",
             findings=seen.report.findings,
             table=seen.table,
             rows=seen.table.rows[:_LISTED] if seen.table else (),
