@@ -29,8 +29,10 @@ def pictures(table: EpochTable, totals: Mapping[int, int]) -> list[Chart]:
     epochs = list(reversed(table.rows))
     compactions = [mark for mark in table.marks if mark.kind == "compaction"]
     axis = index_axis([str(each.epoch) for each in epochs], "epoch")
-    batch, sink = ([each.batch_ms for each in epochs], [each.duration_ms for each in epochs])
-    batches = {"Spark's whole trigger": batch, "in the sink: write and commit": sink}
+    batches: dict[str, Sequence[float | None]] = {
+        "Spark's whole trigger": [each.batch_ms for each in epochs],
+        "in the sink: write and commit": [each.duration_ms for each in epochs],
+    }
     commits = {"commit": [each.commit_ms for each in epochs]}
     return [
         _progress(epochs, compactions),
