@@ -284,7 +284,7 @@ def test_a_driver_here_is_killed_when_its_grace_is_over(
     assert time.monotonic() - began >= 0.5
     assert (result["state"], result["token"], result["watermark"]) == ("killed", 1, 0)
     assert process.wait(10) == -9
-    assert f"killed pid {process.pid}" in shown()
+    assert f"killed. pid={process.pid}" in shown()
 
 
 @both
