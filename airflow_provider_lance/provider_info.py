@@ -71,9 +71,9 @@ def get_provider_info() -> dict[str, Any]:
         "config": {"lance": _settings()},
         "cli": ["airflow_provider_lance.cli.airflow.get_cli_commands"],
         "extra-links": [
-            "airflow_provider_lance.links.dataset.LanceDatasetLink",
-            "airflow_provider_lance.links.spark_ui.SparkUILink",
-            "airflow_provider_lance.links.stream.LanceStreamLink",
+            "airflow_provider_lance.links.lance.LanceDatasetLink",
+            "airflow_provider_lance.links.lance.SparkUILink",
+            "airflow_provider_lance.links.lance.LanceStreamLink",
         ],
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -130,6 +131,11 @@ class LanceHook(BaseHook):
         """Return the options that open the store, secrets included."""
         return dict(self.store.storage_options)
 
+    @property
+    def connection_arguments(self) -> str:
+        """Return the arguments with which a typed command reaches the store."""
+        return f"--conn-id {shlex.quote(self.lance_conn_id)}" if self.lance_conn_id else ""
+
     def resolve(self, uri: str) -> str:
         """
         Return an absolute URI: unchanged, or joined to the connection's base URI.
@@ -222,7 +228,10 @@ class LanceHook(BaseHook):
             return True, f"{base} answered: {len(names)} entries, {found} named *.lance"
         if base.startswith("/"):
             if not Path(base).is_dir():
-                return False, f"There is no folder {base} on this host; create it or mend base_uri"
+                return (
+                    False,
+                    f"There is no folder {base} on this host; create it or correct base_uri",
+                )
             return True, f"{base} is an empty folder"
         # S3 answers the same way for an empty place and for a bucket that does not exist.
         return True, f"{base} answered and lists nothing: still empty, or a misspelt bucket"

@@ -16,9 +16,9 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.lance import LanceHook, Store
 from airflow_provider_lance.operators.specification import (
     default_query_id,
+    doubts,
     job_spec,
     mapping,
-    named_options,
     spelled,
 )
 from airflow_provider_lance.operators.supervision import Supervision
@@ -26,7 +26,6 @@ from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.protocol.decoding import shown
 from airflow_provider_lance.protocol.option_parsers import parsed, text
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, SinkOptions
-from airflow_provider_lance.spec.source_options import doubtful_options
 
 if TYPE_CHECKING:
     from airflow_provider_lance.operators.stream import LanceStreamOperator
@@ -97,28 +96,21 @@ def check_stream(operator: LanceStreamOperator) -> None:
         checkpoint = _unread(operator.lance_conn_id).checkpoint_location(query_id)
     options, mode = _sink_options(operator)
     spec = job_spec(
-        named=named_options(
-            uri=uri,
-            query_id=query_id,
-            checkpoint_location=_or(checkpoint, f"{_CHECKPOINTS}/{_WORD}"),
-            output_mode=mode,
-            create_if_missing=_or(operator.create_if_missing, False),
-        ),
+        uri=uri,
+        query_id=query_id,
+        checkpoint_location=_or(checkpoint, f"{_CHECKPOINTS}/{_WORD}"),
+        output_mode=mode,
+        create_if_missing=_or(operator.create_if_missing, False),
         sink_options=options,
         storage_options={},
-        further={
-            "source": _source(operator.source),
-            "sql": None if operator.sql is None else _or(operator.sql, "SELECT 1"),
-            "dataframe": None
-            if operator.dataframe is None
-            else _or(operator.dataframe, f"{_WORD}:{_WORD}"),
-            "arguments": _arguments(operator.arguments),
-            "trigger": _or(operator.trigger, AVAILABLE_NOW),
-        },
+        source=_source(operator.source),
+        sql=_or(operator.sql, "SELECT 1"),
+        dataframe=_or(operator.dataframe, f"{_WORD}:{_WORD}"),
+        arguments=_filled(operator.arguments),
+        trigger=_or(operator.trigger, AVAILABLE_NOW),
     )
-    if spec.source:
-        for warning in doubtful_options(spec.source.format, spec.source.options):
-            warnings.warn(f"{operator.task_id}: {warning}", UserWarning, stacklevel=2)
+    for warning in doubts(spec):
+        warnings.warn(f"{operator.task_id}: {warning}", UserWarning, stacklevel=2)
 
 
 def _unread(lance_conn_id: Any) -> LanceHook:
@@ -147,14 +139,15 @@ def _source(source: Any) -> Any:
     if is_open(source.get("format")):
         told["format"] = _WORD
     if isinstance(options := source.get("options"), Mapping):
-        told["options"] = {name: _or(value, _WORD) for name, value in options.items()}
+        told["options"] = _filled(options)
     return told
 
 
-def _arguments(arguments: Any) -> Any:
-    if not isinstance(arguments, Mapping):
-        return _or(arguments, None)
-    return {name: _or(value, _WORD) for name, value in arguments.items()}
+def _filled(values: Any) -> Any:
+    """Return a mapping with its templates replaced."""
+    if not isinstance(values, Mapping):
+        return _or(values, None)
+    return {name: _or(value, _WORD) for name, value in values.items()}
 
 
 def _closed(value: Any, name: str) -> dict[str, Any]:

@@ -77,12 +77,10 @@ class StreamLineage:
         return self._lineage(None)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return source and dataset, and the stream's result."""
+        """Return source and dataset, and the stream's result, also of one that failed."""
         return self._lineage(self.result)
 
-    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return source and dataset, and the stream's result before it failed."""
-        return self._lineage(self.result)
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
     def _lineage(self, result: StreamResult | None) -> OperatorLineage[Any, Any]:
         from airflow.providers.openlineage.extractors import OperatorLineage

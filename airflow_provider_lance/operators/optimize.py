@@ -18,7 +18,7 @@ from airflow_provider_lance.compat import AirflowSkipException
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
+from airflow_provider_lance.links.lance import LanceDatasetLink, dataset_url
 from airflow_provider_lance.maintenance.options import (
     MaintenanceOptions,
     MaintenanceSpec,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -17,22 +18,25 @@ from airflow_provider_lance.diagnostics.findings import Severity
 from airflow_provider_lance.exceptions import SpecError, TerminalError
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.links.dataset import LanceDatasetLink, dataset_url
+from airflow_provider_lance.links.lance import LanceDatasetLink, dataset_url
 from airflow_provider_lance.operators.checks import check_dataset, is_mapped, is_open
-from airflow_provider_lance.operators.repair import RepairAction, RepairRunner
-from airflow_provider_lance.operators.repair_request import (
+from airflow_provider_lance.operators.repair import (
+    RepairAction,
     RepairRequest,
-    parse_severity,
-    parse_tolerance,
+    RepairRunner,
+    known_mapping,
 )
 from airflow_provider_lance.operators.task_state import task_key
 from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.decoding import shown
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-__all__ = ["LanceRecoveryCheckOperator"]
+__all__ = ["LanceRecoveryCheckOperator", "parse_severity", "parse_tolerance"]
+
+_NEVER = "never"
 
 
 class LanceRecoveryCheckOperator(BaseOperator):
@@ -131,8 +135,8 @@ class LanceRecoveryCheckOperator(BaseOperator):
             limit, tolerance = parse_severity(self.fail_on), parse_tolerance(self.tolerance)
             request = self._request()
             uri = self.hook.resolve(self.uri)
-            self.dataset_url = dataset_url(uri, self.hook.store.endpoint)
-            context["ti"].xcom_push(LanceDatasetLink.xcom_key, self.dataset_url)
+            address = dataset_url(uri, self.hook.store.endpoint)
+            LanceDatasetLink.show(self, context["ti"], address)
             port = self.hook.open(uri)
             self._refuse_unknown(port)
             report = self._check(port, tolerance)
@@ -141,7 +145,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
                 request,
                 by=task_key(context),
                 checkpoint_location=self.checkpoint_location,
-                connection_arguments=self._connection_arguments(),
+                connection_arguments=self.hook.connection_arguments,
                 log=self.log,
             )
             # Report the evidence before anything is changed, and before anything can fail.
@@ -203,8 +207,8 @@ class LanceRecoveryCheckOperator(BaseOperator):
         if unknown and not self.checkpoint_location:
             raise SpecError(
                 f"{port.uri} has no trace of the queries {unknown}; it knows {known}. Correct "
-                "query_ids, or leave it out to check whichever there are. If the dataset was made "
-                "anew, name the query's checkpoint in checkpoint_location"
+                "query_ids, or leave it out to check all of them. If the dataset was recreated, "
+                "name the query's checkpoint in checkpoint_location"
             )
 
     def _check(self, port: LanceDatasetPort, tolerance: Tolerance) -> CheckReport:
@@ -214,13 +218,9 @@ class LanceRecoveryCheckOperator(BaseOperator):
             checkpoint_location=self.checkpoint_location,
             storage_options=self.hook.storage_options,
             tolerance=tolerance,
-            connection_arguments=self._connection_arguments(),
+            connection_arguments=self.hook.connection_arguments,
             orphans=self.orphans,
         )
-
-    def _connection_arguments(self) -> str:
-        """Return the arguments that a typed command needs to reach the store."""
-        return f"--conn-id {shlex.quote(self.lance_conn_id)}" if self.lance_conn_id else ""
 
     def _show(self, report: CheckReport) -> None:
         for line in report.lines():
@@ -252,3 +252,43 @@ def _message(
     if refusal:
         lines.append(f"Refused: {refusal}")
     return "\n".join(lines)
+
+
+def parse_severity(value: object) -> Severity | None:
+    """Return the severity of that name, ``None`` for ``never``.
+
+    :raises SpecError: there is no such severity.
+    """
+    if isinstance(value, Severity):
+        return value
+    known = {each.label: each for each in Severity}
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word == _NEVER:
+        return None
+    if word not in known:
+        raise SpecError(f"fail_on must be one of {[*known, _NEVER]}, got {shown(value)}")
+    return known[word]
+
+
+def parse_tolerance(given: object) -> Tolerance:
+    """Return the tolerance with the given values in place of its defaults.
+
+    Times may be a ``timedelta`` or seconds.
+
+    :raises SpecError: an unknown name, or not a number above 0.
+    """
+    usual = Tolerance()
+    if given is None:
+        return usual
+    known = {each.name: type(getattr(usual, each.name)) for each in fields(Tolerance)}
+    values: dict[str, Any] = {}
+    for name, value in known_mapping(given, "tolerance", list(known)).items():
+        number = value.total_seconds() if isinstance(value, timedelta) else value
+        try:
+            values[name] = known[name](number)
+            positive = values[name] > 0 and not isinstance(number, bool)
+        except (TypeError, ValueError, OverflowError):
+            positive = False
+        if not positive:
+            raise SpecError(f"tolerance: {name} must be a number above 0, got {shown(value)}")
+    return Tolerance(**values)

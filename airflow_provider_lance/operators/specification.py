@@ -1,26 +1,31 @@
-"""From a stream operator's arguments to the job's specification; pure."""
+"""From a stream operator's arguments to the job's specification, and the code shipped with it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+import sysconfig
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from datetime import timedelta
+from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.spec.job import JobSpec, SinkOptions
+from airflow_provider_lance.spec.source_options import doubtful_options
 from airflow_provider_lance.supervision.driver_reports import new_launch_id
 
 __all__ = [
     "default_query_id",
+    "doubts",
     "fingerprint",
     "job_spec",
     "mapping",
-    "named_options",
+    "modules_of",
     "seconds",
     "spelled",
 ]
@@ -28,46 +33,44 @@ __all__ = [
 
 def job_spec(
     *,
-    named: Mapping[str, Any],
-    sink_options: Mapping[str, Any] | None,
-    storage_options: Mapping[str, str],
-    further: Mapping[str, Any],
-) -> JobSpec:
-    """Return the specification of a new launch.
-
-    :param named: the sink options that have their own arguments, by their names in Spark; the
-        dataset's URI is absolute.
-    :param further: the rest of :class:`.JobSpec`, by the names of its JSON.
-    :raises SpecError: something is missing, unknown, contradicts, or would show a secret.
-    """
-    options = spelled(sink_options)
-    for name in sorted(named.keys() & options.keys()):
-        if options[name] not in (None, named[name]):
-            raise SpecError(
-                f"sink_options: {name}={options[name]!r} contradicts the operator's argument "
-                f"{named[name]!r}; say it once, in the argument"
-            )
-    sink = {**options, **named, "storageOptions": dict(storage_options)}
-    return JobSpec.parse({**further, "launchId": new_launch_id(), "sink": sink})
-
-
-def named_options(
-    *,
     uri: Any,
     query_id: Any,
     checkpoint_location: Any,
     output_mode: Any,
     create_if_missing: Any,
-) -> dict[str, Any]:
-    """Return the sink options that are arguments of the operator, by their names in Spark."""
+    sink_options: Mapping[str, Any] | None,
+    storage_options: Mapping[str, str],
+    **further: Any,
+) -> JobSpec:
+    """Return the specification of a new launch.
+
+    :param uri: the dataset's absolute URI.
+    :param further: the rest of :class:`.JobSpec`, by the names of its JSON.
+    :raises SpecError: something is missing, unknown, contradicts, or would show a secret.
+    """
     named = {
         "uri": uri,
         "queryId": query_id,
         "checkpointLocation": checkpoint_location,
         "outputMode": output_mode,
     }
-    # Only True is set: otherwise sink_options may set it.
-    return named | ({} if create_if_missing is False else {"createIfMissing": create_if_missing})
+    if create_if_missing is not False:  # otherwise sink_options may set it
+        named["createIfMissing"] = create_if_missing
+    options = spelled(sink_options)
+    for name in sorted(named.keys() & options.keys()):
+        if options[name] not in (None, named[name]):
+            raise SpecError(
+                f"sink_options: {name}={options[name]!r} contradicts the operator's argument "
+                f"{named[name]!r}; set it once, in the argument"
+            )
+    sink = {**options, **named, "storageOptions": dict(storage_options)}
+    return JobSpec.parse({**further, "launchId": new_launch_id(), "sink": sink})
+
+
+def doubts(spec: JobSpec) -> Iterator[str]:
+    """Yield a warning for each option of the source that Spark may ignore."""
+    if spec.source:
+        yield from doubtful_options(spec.source.format, spec.source.options)
 
 
 def spelled(sink_options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -117,6 +120,33 @@ def default_query_id(uri: str) -> str:
         ) from None
 
 
+def modules_of(dataframe: str | None, py_files: str | None) -> dict[str, bytes]:
+    """Return the files of the module that ``module:function`` names, by their names in a zip.
+
+    Only for a module that this process finds and that is not installed, such as those of the DAGs
+    folder; nothing is imported. Modules in ``py_files`` are not included again.
+    """
+    top = (dataframe or "").partition(":")[0].partition(".")[0]
+    given = [Path(each.strip()) for each in (py_files or "").split(",") if each.strip()]
+    if not top or any(each.suffix != ".py" or each.stem == top for each in given):
+        return {}
+    found = PathFinder.find_spec(top)
+    if found is None:
+        return {}
+    folders = [Path(each) for each in found.submodule_search_locations or ()]
+    files = [(file, folder.parent) for folder in folders for file in sorted(folder.rglob("*.py"))]
+    if not folders and found.origin and found.origin.endswith(".py"):
+        files = [(Path(found.origin), Path(found.origin).parent)]
+    if any(_is_installed(file) for file, _ in files):
+        return {}
+    return {file.relative_to(root).as_posix(): file.read_bytes() for file, root in files}
+
+
+def _is_installed(file: Path) -> bool:
+    places = {Path(each).resolve() for each in sysconfig.get_paths().values()}
+    return any(parent in places for parent in file.resolve().parents)
+
+
 def fingerprint(spec: JobSpec, submission: Mapping[str, Any]) -> str:
     """Return a text that is equal for launches that would run the same.
 
@@ -148,5 +178,5 @@ def seconds(value: object, name: str) -> float:
     :raises SpecError: it is not a duration, or not above 0.
     """
     if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise SpecError(f"{name} must be a timedelta of more than nothing, got {value!r}")
+        raise SpecError(f"{name} must be a timedelta above 0, got {value!r}")
     return value.total_seconds()

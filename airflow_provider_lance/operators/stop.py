@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.sdk import BaseOperator, Context
 
@@ -38,6 +38,8 @@ from airflow_provider_lance.triggers.stop import (
 from airflow_provider_lance.triggers.watermark_follower import Follower, OnMissing
 
 __all__ = ["LanceStreamStopOperator"]
+
+T = TypeVar("T")
 
 
 class _UnknownQueryError(SpecError):
@@ -183,28 +185,32 @@ class LanceStreamStopOperator(BaseOperator):
                 timeout=self.execution_timeout,
             )
         follower = Follower(self.hook, self.uri, self.query_id, OnMissing.WAIT)
-        while True:
-            try:
-                watermark = follower.look()
-            except TransientError as error:
-                self.log.warning("The store did not answer; asking again. error=%s", error)
-            else:
-                if watermark and EpochCondition(epoch=0).is_met(watermark, datetime.now(UTC)):
-                    return self.execute(context)
-            if self._killed.wait(self.poll_interval):
-                raise AirflowException("The task was ended; nothing was asked to stop.")
+
+        def appeared() -> bool | None:
+            watermark = follower.look()
+            met = watermark and EpochCondition(epoch=0).is_met(watermark, datetime.now(UTC))
+            return True if met else None
+
+        self._poll(appeared, "nothing was asked to stop")
+        return self.execute(context)
 
     def _wait(self, stopping: Stopping) -> tuple[StopState, dict[str, Any]]:
+        def ended() -> tuple[StopState, dict[str, Any]] | None:
+            state, seen = stopping.look(self.hook)
+            return None if state is StopState.WAITING else (state, seen)
+
+        return self._poll(ended, "the stop request stands")
+
+    def _poll(self, look: Callable[[], T | None], if_ended: str) -> T:
+        """Return the first result other than ``None``; a store may be unreachable for a while."""
         while True:
             try:
-                state, seen = stopping.look(self.hook)
+                if (found := look()) is not None:
+                    return found
             except TransientError as error:
                 self.log.warning("The store did not answer; asking again. error=%s", error)
-            else:
-                if state is not StopState.WAITING:
-                    return state, seen
             if self._killed.wait(self.poll_interval):
-                raise AirflowException("The task was ended; the stop request stands.")
+                raise AirflowException(f"The task was ended; {if_ended}.")
 
     def _end(self, stopping: Stopping, state: StopState, seen: dict[str, Any]) -> dict[str, Any]:
         how = self._kill(stopping) if state is StopState.OVERDUE else state.value
@@ -220,13 +226,13 @@ class LanceStreamStopOperator(BaseOperator):
             return StopState.GONE.value
         process = process_of(owner)
         if process.kill():
-            self.log.warning("Its grace was over: killed pid %d.", process.pid)
+            self.log.warning("Its grace was over: killed. pid=%d", process.pid)
             return "killed"
         if process.alive() is False:
             return StopState.GONE.value
         raise TransientError(
             f"the driver of query {self.query_id!r} (token {stopping.token}) did not stop within "
-            f"{self.stop_grace}, and runs as pid {process.pid} on host {process.host!r}, out of "
-            "this worker's reach. The request stands. End it there, or launch the query anew: the "
-            "new driver fences it"
+            f"{self.stop_grace}, and runs as pid {process.pid} on host {process.host!r}, which "
+            "this worker cannot reach. The request stands. End it there, or launch the query "
+            "again: the new driver fences it"
         )

@@ -14,18 +14,16 @@ from airflow_provider_lance.backends.submission import Submission, spark_connect
 from airflow_provider_lance.compat import conf as airflow_conf
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.links.dataset import LanceDatasetLink
-from airflow_provider_lance.links.spark_ui import SparkUILink
-from airflow_provider_lance.links.stream import LanceStreamLink
+from airflow_provider_lance.links.lance import LanceDatasetLink, LanceStreamLink, SparkUILink
 from airflow_provider_lance.operators.checks import check_stream, is_mapped
-from airflow_provider_lance.operators.functions import modules_of
+from airflow_provider_lance.operators.driver import StreamRequest
 from airflow_provider_lance.operators.lineage import StreamLineage
 from airflow_provider_lance.operators.run import StreamRun
 from airflow_provider_lance.operators.specification import (
     default_query_id,
     job_spec,
     mapping,
-    named_options,
+    modules_of,
 )
 from airflow_provider_lance.operators.supervision import Supervision
 from airflow_provider_lance.protocol.option_parsers import is_absolute
@@ -192,6 +190,10 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
         if self._run:
             self._run.kill()
 
+    def request(self, launched_by: str) -> StreamRequest:
+        """Return the request for a new launch."""
+        return StreamRequest.of(self.job_spec(launched_by), self.submission())
+
     def job_spec(self, launched_by: str) -> JobSpec:
         """Return the specification of a new launch.
 
@@ -204,24 +206,20 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
         elif is_absolute(checkpoint):
             self.hook.resolve(checkpoint)  # refuses a store whose connection does not exist
         return job_spec(
-            named=named_options(
-                uri=uri,
-                query_id=query_id,
-                checkpoint_location=checkpoint,
-                output_mode=self.output_mode,
-                create_if_missing=self.create_if_missing,
-            ),
+            uri=uri,
+            query_id=query_id,
+            checkpoint_location=checkpoint,
+            output_mode=self.output_mode,
+            create_if_missing=self.create_if_missing,
             sink_options=self.sink_options,
             storage_options=self.hook.storage_options,
-            further={
-                "launchedBy": launched_by,
-                "source": self.source,
-                "sql": self.sql,
-                "dataframe": self.dataframe,
-                "arguments": self.arguments,
-                "trigger": self.trigger,
-                "stopGrace": max(1, round(self.supervision.stop_grace.total_seconds())),
-            },
+            launchedBy=launched_by,
+            source=self.source,
+            sql=self.sql,
+            dataframe=self.dataframe,
+            arguments=self.arguments,
+            trigger=self.trigger,
+            stopGrace=max(1, round(self.supervision.stop_grace.total_seconds())),
         )
 
     @property
@@ -249,8 +247,10 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
             modules=modules_of(self.dataframe, self.py_files),
         )
 
-    def watch_order(self, launch: Launch, task_key: str, tags: dict[str, str]) -> SupervisionConfig:
-        """Return the supervision config of a launch."""
+    def supervision_config(
+        self, launch: Launch, task_key: str, tags: dict[str, str]
+    ) -> SupervisionConfig:
+        """Return what the supervision of a launch needs."""
         deadline = self.execution_timeout and datetime.now(UTC) + self.execution_timeout
         return SupervisionConfig(
             launch=launch,

@@ -29,26 +29,33 @@ def task_result(launch: Launch, outcome: SupervisionOutcome, log: Logger) -> dic
     :raises TransientError: the driver was lost, and may not be started again.
     :raises AirflowTaskTimeout: the task's time was up, and the stream was asked to stop.
     """
+    query, where = f"query {launch.query_id!r}", launch.where()
+    known = {"launchId": launch.launch_id, "queryId": launch.query_id, "uri": launch.uri}
     if outcome.timed_out:
-        raise AirflowTaskTimeout(f"query {launch.query_id!r}: {outcome.reason}")
+        raise AirflowTaskTimeout(f"{query}: {outcome.reason}")
     if outcome.ended is not None:
-        return _last_word(Summary.from_json(outcome.ended), outcome, log)
+        return _summary(Summary.from_json(outcome.ended), outcome, log)
     if outcome.state is StreamState.FENCED:
-        raise FencedError(f"query {launch.query_id!r}: {outcome.reason}")
+        raise FencedError(f"{query}: {outcome.reason}")
     if outcome.state is StreamState.STOPPED:
-        return {**_named(launch), "reason": EndReason.STOPPED.value, "released": False}
+        return {**known, "reason": EndReason.STOPPED.value, "released": False}
     if outcome.state is StreamState.FINISHED:
-        return _unknown(launch, log)
+        log.warning(
+            "The driver ended with success, but this worker finds no summary in %s. If the "
+            "checkpoint is on a disk of the cluster, move it to a store that both reach: then the "
+            "result has epochs and rows",
+            f"{report_location(launch.checkpoint_location)}/{launch.launch_id}",
+        )
+        return {**known, "reason": "unknown"}
     if outcome.error:
-        where = f" ({launch.where()})"
-        raise error_class(outcome.error)(f"query {launch.query_id!r}: {outcome.reason}{where}")
+        raise error_class(outcome.error)(f"{query}: {outcome.reason} ({where})")
     raise TransientError(
-        f"query {launch.query_id!r} {outcome.state}: {outcome.reason} ({launch.where()}). "
-        "A retry takes over safely: no epoch is lost or doubled"
+        f"{query} {outcome.state}: {outcome.reason} ({where}). A retry takes over safely: no "
+        "epoch is lost or doubled"
     )
 
 
-def _last_word(summary: Summary, outcome: SupervisionOutcome, log: Logger) -> dict[str, Any]:
+def _summary(summary: Summary, outcome: SupervisionOutcome, log: Logger) -> dict[str, Any]:
     if summary.reason is EndReason.FAILED:
         known = error_class(summary.error or "")
         name = "" if known.__name__ == summary.error else f"{summary.error}: "
@@ -66,31 +73,14 @@ def _last_word(summary: Summary, outcome: SupervisionOutcome, log: Logger) -> di
     return summary.to_json()
 
 
-def _unknown(launch: Launch, log: Logger) -> dict[str, Any]:
-    log.warning(
-        "The driver ended with success, and there is no summary in %s that this worker can read. "
-        "Is the checkpoint on a disk of the cluster? On one that both reach, epochs and rows are "
-        "known here too",
-        f"{report_location(launch.checkpoint_location)}/{launch.launch_id}",
-    )
-    return {**_named(launch), "reason": "unknown"}
-
-
-def _named(launch: Launch) -> dict[str, Any]:
-    return {
-        "launchId": launch.launch_id,
-        "queryId": launch.query_id,
-        "uri": launch.uri,
-    }
-
-
-_WORDS = {
+_IN_EVENT = {
     "epoch": "watermark",
     "version": "version",
     "epochs": "epochs",
     "queryId": "queryId",
     "uri": "uri",
 }
+"""The keys of an asset event, and where the summary has their values."""
 
 
 def emit_events(
@@ -100,7 +90,7 @@ def emit_events(
 
     :param rows: those of all drivers of this task try, as far as they were reported.
     """
-    extra = {word: summary[name] for word, name in _WORDS.items() if summary.get(name) is not None}
+    extra = {key: summary[name] for key, name in _IN_EVENT.items() if summary.get(name) is not None}
     if summary.get("watermark") is not None:  # otherwise it reported nothing
         extra["rows"] = rows
     for outlet in outlets:

@@ -93,5 +93,5 @@ def _readable(noted: object) -> dict[str, Any]:
             raise SpecError(f"tries must be two numbers, got {shown(tries)}")
         return noted | {"tries": tuple(whole(each) for each in tries)}
     except (SpecError, ValueError) as error:
-        log.warning("What an earlier try noted cannot be read and is passed over. error=%s", error)
+        log.warning("The note of an earlier try cannot be read and is ignored. error=%s", error)
         return {}

@@ -10,7 +10,7 @@ from airflow.plugins_manager import AirflowPlugin
 __all__ = ["LancePlugin"]
 
 _PREFIX = "/lance"
-"""Also in :func:`~airflow_provider_lance.links.stream.stream_url`, which need not import this."""
+"""Also in :func:`~airflow_provider_lance.links.lance.stream_url`, which need not import this."""
 
 
 class LancePlugin(AirflowPlugin):

@@ -22,7 +22,8 @@ from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, MaintenanceSpec
-from airflow_provider_lance.operators.repair_request import RepairRequest, parse_tolerance
+from airflow_provider_lance.operators.recovery import parse_tolerance
+from airflow_provider_lance.operators.repair import RepairRequest
 from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import (
@@ -406,8 +407,7 @@ def read_permits(given: Any) -> None:
     made = RepairRequest.parse(
         **{name: known[name] for name in PERMITS} | {"query_ids": ["orders"]}
     )
-    for answer in (made.release, made.resolve_gap, made.resolve_checkpoint):
-        assert answer is None or -1 <= answer.epoch <= MOST
+    assert made.decision is None or -1 <= made.decision.epoch <= MOST
 
 
 def make_trigger(random: Random) -> Any:

@@ -59,7 +59,7 @@ def test_the_modules_that_airflow_is_told_about() -> None:
     modules = public_modules(get_provider_info())
     assert modules == sorted(set(modules))
     package = "airflow_provider_lance"
-    for name in ("assets.lance", "cli.airflow", "hooks.lance", "links.dataset", "triggers.event"):
+    for name in ("assets.lance", "cli.airflow", "hooks.lance", "links.lance", "triggers.event"):
         assert f"{package}.{name}" in modules
 
 

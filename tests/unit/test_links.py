@@ -6,9 +6,7 @@ from urllib.parse import parse_qs
 
 import pytest
 
-from airflow_provider_lance.links.dataset import dataset_url
-from airflow_provider_lance.links.spark_ui import spark_ui_url
-from airflow_provider_lance.links.stream import stream_url
+from airflow_provider_lance.links.lance import dataset_url, spark_ui_url, stream_url
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import lance
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
-from airflow_provider_lance.links.stream import stream_url
+from airflow_provider_lance.links.lance import stream_url
 from airflow_provider_lance.plugins.page.app import create_app
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 from airflow_provider_lance.protocol.codec import key
@@ -88,7 +88,7 @@ def test_the_charts(site: Site, known: list[RegisteredDataset], live: Live) -> N
     assert html.count("<rect ") == 6
     # Marked where it is: in the chart over time, and in the one that it changed.
     assert html.count("<title>compaction, version ") == 2
-    drop = ["4 fragments after epoch 3,", "1 fragments after comp", "2 fragments after epoch 4,"]
+    drop = ["4 fragments after epoch 3,", "1 fragment after comp", "2 fragments after epoch 4,"]
     places = [html.index(words) for words in drop]
     assert places == sorted(places)
 
@@ -171,7 +171,7 @@ def test_of_a_shared_dataset_a_viewer_sees_the_streams_of_his_dags(
     assert site.ask(f"/stream?uri={live.uri}&query={QUERY}&conn_id=").status_code == 200
     assert site.ask(f"/stream?uri={live.uri}&query=theirs&conn_id=").status_code == 404
     begins = site.ask(f"/stream?uri={live.uri}&query=soon&conn_id=")
-    assert "no driver of it has begun" in words(begins.text)
+    assert "no driver of it has started" in words(begins.text)
     known.append(RegisteredDataset(live.uri))  # an asset: for all who may read assets
     assert "theirs" in words(site.ask("/").text)
 
@@ -251,7 +251,7 @@ def test_nobody_sees_it_without_signing_in(
 def test_who_may_not_read_assets_does_not_see_it(site: Site, path: str) -> None:
     answer = site.ask(path, role="")
     assert answer.status_code == 403
-    assert "may read assets" in words(answer.text)
+    assert "permission to read assets" in words(answer.text)
 
 
 @pytest.mark.parametrize("role", ["VIEWER", "USER", "OP", "ADMIN"])

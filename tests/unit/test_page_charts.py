@@ -17,7 +17,7 @@ from airflow_provider_lance.plugins.page.chart_geometry import (
     index_axis,
     time_axis,
 )
-from airflow_provider_lance.plugins.page.formatting import ago, clock, cut, duration, epoch, number
+from airflow_provider_lance.plugins.page.rendering import ago, clock, cut, duration, epoch, number
 
 FRAME = Frame()
 PLAIN = Axis(0.0, 10.0, (), "x")

@@ -12,7 +12,7 @@ from airflow.plugins_manager import get_plugin_info, is_valid_plugin
 from fastapi import FastAPI
 
 import airflow_provider_lance.plugins.page
-from airflow_provider_lance.links.stream import stream_url
+from airflow_provider_lance.links.lance import stream_url
 from airflow_provider_lance.plugins.lance import LancePlugin
 
 

@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 
 from airflow_provider_lance.assets.lance import asset_uri
 from airflow_provider_lance.exceptions import DatasetNotFoundError, SpecError
+from airflow_provider_lance.plugins.page.queries import see_dataset
 from airflow_provider_lance.plugins.page.registry import (
     RegisteredDataset,
     dataset_uri,
     find,
+    hook_of,
     known_datasets,
     merge,
     of_asset,
     of_config,
     of_task,
-    open_known,
     queries_of,
 )
 from tests.support.maintenance import make
@@ -176,18 +177,19 @@ def test_opens_with_the_default_connection_where_there_is_one(
     tmp_path: Path, add_connection: Any
 ) -> None:
     uri = make(tmp_path, 1)
-    plain = open_known(RegisteredDataset(uri))
-    assert (plain.port.uri, plain.connection_arguments) == (uri, "")
+    plain = hook_of(RegisteredDataset(uri))
+    assert (plain.open(uri).uri, plain.connection_arguments) == (uri, "")
     options = {"region": "eu-central-1"}
     add_connection(
         "lance_default",
         {"base_uri": str(tmp_path), "storage_options": options},
         conn_type="lance",
     )
-    found = open_known(RegisteredDataset("t.lance"))
-    assert (found.port.uri, found.connection_arguments) == (uri, "--conn-id lance_default")
+    found = hook_of(RegisteredDataset("t.lance"))
+    assert found.open("t.lance").uri == uri
+    assert found.connection_arguments == "--conn-id lance_default"
     assert found.storage_options == options
-    without = open_known(RegisteredDataset(uri, ""))
+    without = hook_of(RegisteredDataset(uri, ""))
     assert (without.storage_options, without.connection_arguments) == ({}, "")
 
 
@@ -198,8 +200,9 @@ def test_a_connection_of_airflows_database(tmp_path: Path) -> None:
         with create_session() as session:
             extra = json.dumps({"base_uri": str(tmp_path)})
             session.add(Connection(conn_id="stored", conn_type="lance", extra=extra))
-        found = open_known(RegisteredDataset("t.lance", "stored"))
-        assert (found.port.uri, found.connection_arguments) == (uri, "--conn-id stored")
+        found = hook_of(RegisteredDataset("t.lance", "stored"))
+        assert found.open("t.lance").uri == uri
+        assert found.connection_arguments == "--conn-id stored"
     clear_secrets_backends_cache()
 
 
@@ -207,8 +210,8 @@ def test_says_what_is_wrong_with_a_dataset_or_its_connection(
     tmp_path: Path, add_connection: Any
 ) -> None:
     with pytest.raises(DatasetNotFoundError, match=r"none\.lance"):
-        open_known(RegisteredDataset(str(tmp_path / "none.lance")))
+        see_dataset(RegisteredDataset(str(tmp_path / "none.lance")))
     with pytest.raises(SpecError, match="no connection 'gone'"):
-        open_known(RegisteredDataset("/a", "gone"))
+        see_dataset(RegisteredDataset("/a", "gone"))
     with pytest.raises(SpecError, match="relative"):
-        open_known(RegisteredDataset("a.lance"))
+        see_dataset(RegisteredDataset("a.lance"))

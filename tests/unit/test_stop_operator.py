@@ -284,7 +284,7 @@ def test_a_driver_here_is_killed_when_its_grace_is_over(
     assert time.monotonic() - began >= 0.5
     assert (result["state"], result["token"], result["watermark"]) == ("killed", 1, 0)
     assert process.wait(10) == -9
-    assert f"killed pid {process.pid}" in shown()
+    assert f"killed. pid={process.pid}" in shown()
 
 
 @both
@@ -344,7 +344,7 @@ def test_a_driver_that_came_to_its_end_while_the_task_waited_for_a_worker(
         ({"query_id": "not a query id"}, "cannot be part of a config key"),
         ({"uri": ""}, "uri must be a text"),
         ({"uri": "relative"}, "relative name"),
-        ({"stop_grace": timedelta(0)}, "stop_grace must be a timedelta of more than nothing"),
+        ({"stop_grace": timedelta(0)}, "stop_grace must be a timedelta above 0"),
         ({"stop_grace": 60}, "stop_grace must be a timedelta"),
         ({"poll_interval": 0}, "poll_interval must be a number of seconds above 0"),
         ({"on_missing": "ignore"}, "on_missing must be 'wait' or 'fail'"),

@@ -16,7 +16,7 @@ from airflow.sdk import DAG, task
 
 from airflow_provider_lance.decorators.stream import lance_stream_task
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.operators.functions import modules_of
+from airflow_provider_lance.operators.specification import modules_of
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 
 from .conftest import SparkSubmit, TaskInstance, supervised

@@ -259,7 +259,7 @@ def test_a_mistake_without_a_template_is_told_when_the_dag_is_parsed(
         ({"poll_interval": 0}, "poll_interval must be a number of seconds above 0, got 0"),
         ({"poll_interval": timedelta(seconds=1)}, "poll_interval must be a number"),
         ({"stall_timeout": 600}, "stall_timeout must be a timedelta"),
-        ({"start_timeout": timedelta(0)}, "start_timeout must be a timedelta of more than nothing"),
+        ({"start_timeout": timedelta(0)}, "start_timeout must be a timedelta above 0"),
         ({"heartbeat_timeout": None}, "heartbeat_timeout must be a timedelta"),
         ({"stop_grace": "1 minute"}, "stop_grace must be a timedelta"),
         ({"max_restarts": -1}, "max_restarts must be a whole number"),

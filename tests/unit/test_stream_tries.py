@@ -28,7 +28,7 @@ from airflow_provider_lance.drivers import local as launch_module
 from airflow_provider_lance.drivers.launch_request import HOST_SHUTDOWN
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import LanceStreamError, TransientError
-from airflow_provider_lance.operators import run as run_module
+from airflow_provider_lance.operators import driver as driver_module
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
@@ -553,7 +553,7 @@ def test_a_driver_may_be_replaced_without_end(
         return LocalDriver(str(tmp_path), gone, gone)
 
     gone = replace(ProcessIdentity.of(1), start="0/0:1")  # of an earlier boot
-    monkeypatch.setattr(run_module, "start_driver", start_driver)
+    monkeypatch.setattr(driver_module, "start_driver", start_driver)
     assert operator(tmp_path).execute(context(None, 2))["reason"] == "finished"
     assert len(depths) == 5
     assert max(depths) - min(depths) <= 1, "no restart stands on the one before"

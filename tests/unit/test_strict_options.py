@@ -19,7 +19,7 @@ from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, MaintenanceSpec
 from airflow_provider_lance.maintenance.versions import list_versions
 from airflow_provider_lance.operators.task_state import DriverTaskState
-from airflow_provider_lance.plugins.page.formatting import clock
+from airflow_provider_lance.plugins.page.rendering import clock
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decoding import shown
 from airflow_provider_lance.protocol.errors import OnHistoryGap

@@ -40,7 +40,7 @@ _NOT_KNOWN = (
     "The page knows no such stream. It shows those of registered assets, of [lance] datasets, and "
     "of the DAGs that you may read."
 )
-_NOT_BEGUN = "the dataset knows no such query yet: no driver of it has begun"
+_NOT_BEGUN = "the dataset has no record of this query yet: no driver of it has started"
 
 
 def _readable_dags(user: GetUserDep) -> set[str]:
@@ -137,7 +137,7 @@ class _Page:
             query_id=query,
             age=look.age,
             status=seen.status,
-            tone=tone_of(seen.status).word if seen.status else "bad",
+            tone=tone_of(seen.status) if seen.status else "bad",
             findings=seen.report.findings,
             table=seen.table,
             rows=seen.table.rows[:_LISTED] if seen.table else (),

@@ -93,7 +93,7 @@ class ResultCache(Generic[K, V]):
         except LanceStreamError as error:
             return CachedResult(error=f"{type(error).__name__}: {error}")
         except BaseException as error:  # a panic of pylance's is not an Exception
-            log.exception("Looking at a Lance stream failed: key=%r", key)
+            log.exception("A Lance stream could not be observed. key=%r", key)
             seen = f"{type(error).__name__}: {error}"
             return CachedResult(
                 error=f"{seen} (unexpected; the API server's log has the traceback)"
@@ -104,9 +104,7 @@ class ResultCache(Generic[K, V]):
         if entry.newest is not None and age < _STALE:
             return replace(entry.newest, age=age)
         waited = f"no answer within {self._patience:g} s"
-        return CachedResult(
-            error=f"{waited}; the look goes on, and the page shows it once it has ended"
-        )
+        return CachedResult(error=f"{waited}; the page shows the result as soon as it arrives")
 
     def _forget(self, now: float) -> None:
         old = [

@@ -6,13 +6,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
-__all__ = ["Axis", "Chart", "Frame", "Mark", "Series", "Tick", "draw", "index_axis", "time_axis"]
+__all__ = ["Axis", "Chart", "Frame", "Mark", "Series", "draw", "index_axis", "time_axis"]
 
-_BAR = 0.7
-"""The part of its place that a bar fills."""
+_BAR, _WIDEST = 0.7, 60.0
+"""The part of its place that a bar fills, and its greatest width in the SVG's units."""
 
 _STEPS = [1, 2, 5, 10, 15, 30]
+_WEEK = 604_800
 _TIME_STEPS = [
     *_STEPS,
     *(60 * each for each in _STEPS),
@@ -21,8 +23,7 @@ _TIME_STEPS = [
 """Seconds between two ticks of a time axis; beyond them, whole weeks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """The size of an SVG, and the edges of the plot in it, in the SVG's own units."""
 
     width: float = 620.0
@@ -36,26 +37,23 @@ class Frame:
 _FRAME = Frame()
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A place on an axis, in the units of the data or of the SVG, and its label."""
+class Mark(NamedTuple):
+    """A tick or an event: its place, in the units of the data or of the SVG, and its text."""
 
     at: float
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(NamedTuple):
     """The range of an axis, in the units of the data."""
 
     low: float
     high: float
-    ticks: tuple[Tick, ...]
+    ticks: tuple[Mark, ...]
     label: str
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(NamedTuple):
     """Points ``(x, y, description)``; a point without ``y`` interrupts the line."""
 
     name: str
@@ -63,16 +61,7 @@ class Series:
     bars: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """An event at one ``x``."""
-
-    at: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(NamedTuple):
     """One point of a line."""
 
     x: float
@@ -80,8 +69,7 @@ class Dot:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(NamedTuple):
     """One bar; its height is visible whenever its value is above 0."""
 
     x: float
@@ -91,14 +79,13 @@ class Bar:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
+class Drawn(NamedTuple):
     """One series in the SVG's units: a path with its dots, or bars."""
 
     name: str
-    path: str
-    dots: tuple[Dot, ...]
-    bars: tuple[Bar, ...]
+    path: str = ""
+    dots: tuple[Dot, ...] = ()
+    bars: tuple[Bar, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +96,11 @@ class Chart:
     summary: str
     unit: str
     x_label: str
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
+    x_ticks: tuple[Mark, ...]
+    y_ticks: tuple[Mark, ...]
     drawn: tuple[Drawn, ...]
     marks: tuple[Mark, ...]
-    frame: Frame
+    frame: Frame = _FRAME
 
     @property
     def empty(self) -> bool:
@@ -143,34 +130,32 @@ def draw(
         summary=summary,
         unit=unit,
         x_label=x.label,
-        x_ticks=tuple(Tick(_x(x, tick.at), tick.text) for tick in x.ticks),
-        y_ticks=tuple(Tick(_y(y, tick.at), tick.text) for tick in y.ticks),
-        drawn=tuple(_drawn(each, x, y) for each in series),
+        x_ticks=tuple(Mark(_x(x, tick.at), tick.text) for tick in x.ticks),
+        y_ticks=tuple(Mark(_y(y, tick.at), tick.text) for tick in y.ticks),
+        drawn=tuple((_bars if each.bars else _line)(each, x, y) for each in series),
         marks=tuple(
-            Mark(_x(x, mark.at), mark.text) for mark in marks if x.low <= mark.at <= x.high
+            Mark(_x(x, each.at), each.text) for each in marks if x.low <= each.at <= x.high
         ),
-        frame=_FRAME,
     )
 
 
 def index_axis(labels: Sequence[str], label: str) -> Axis:
     """Return an axis of evenly spaced places, the first at 0; some have no label."""
-    step = max(1, round(_nice(max(len(labels), 1) / 8)))
-    ticks = tuple(Tick(at, labels[at]) for at in range(0, len(labels), step))
-    return Axis(-0.6, max(len(labels), 1) - 0.4, ticks, label)
+    count = max(len(labels), 1)
+    step = max(1, round(_nice(count / 8)))
+    ticks = tuple(Mark(at, labels[at]) for at in range(0, len(labels), step))
+    return Axis(-0.6, count - 0.4, ticks, label)
 
 
 def time_axis(low: float, high: float, label: str) -> Axis:
     """Return an axis of time, in seconds since 1970."""
     high = max(high, low + 1)
-    week = 604_800
     step = next((each for each in _TIME_STEPS if (high - low) / each <= 7), 0)
-    step = step or week * math.ceil((high - low) / 7 / week)
+    step = step or _WEEK * math.ceil((high - low) / 7 / _WEEK)
     form = "%H:%M:%S" if step < 60 else "%H:%M" if step < 43_200 else "%d %b"
-    first = math.ceil(low / step) * step
     ticks = tuple(
-        Tick(at, datetime.fromtimestamp(at, UTC).strftime(form))
-        for at in range(first, math.floor(high) + 1, step)
+        Mark(at, datetime.fromtimestamp(at, UTC).strftime(form))
+        for at in range(math.ceil(low / step) * step, math.floor(high) + 1, step)
     )
     edge = (high - low) * 0.02
     return Axis(low - edge, high + edge, ticks, label)
@@ -179,12 +164,12 @@ def time_axis(low: float, high: float, label: str) -> Axis:
 def _value_axis(values: Sequence[float], from_zero: bool) -> Axis:
     low = 0.0 if from_zero else min(values, default=0.0)
     high = max([*values, low])
-    whole = all(float(value).is_integer() for value in values)
     step = _nice((high - low) / 4 or 0.25)
-    if whole:
+    if all(float(value).is_integer() for value in values):
         step = max(1.0, math.ceil(step))
-    bottom, top = math.floor(low / step), max(math.ceil(high / step), math.floor(low / step) + 1)
-    ticks = tuple(Tick(n * step, _label(n * step, step)) for n in range(bottom, top + 1))
+    bottom = math.floor(low / step)
+    top = max(math.ceil(high / step), bottom + 1)
+    ticks = tuple(Mark(n * step, _label(n * step, step)) for n in range(bottom, top + 1))
     return Axis(bottom * step, top * step, ticks, "")
 
 
@@ -213,28 +198,25 @@ def _between(start: float, end: float, axis: Axis, value: float) -> float:
     return round(start + (value - axis.low) / (axis.high - axis.low) * (end - start), 1)
 
 
-def _drawn(series: Series, x: Axis, y: Axis) -> Drawn:
-    if series.bars:
-        width = _BAR * (_FRAME.right - _FRAME.left) / (x.high - x.low)
-        bars = tuple(
-            _bar(_x(x, at), _y(y, value), width, 1.0 if value > 0 else 0.0, text)
-            for at, value, text in series.points
-            if value is not None
-        )
-        return Drawn(series.name, "", (), bars)
-    words, dots, pen = [], [], "M"
+def _line(series: Series, x: Axis, y: Axis) -> Drawn:
+    path, dots, pen = "", [], "M"
     for at, value, text in series.points:
         if value is None:
             pen = "M"
             continue
-        dot = Dot(_x(x, at), _y(y, value), text)
-        words.append(f"{pen}{dot.x:g} {dot.y:g}")
-        dots.append(dot)
+        dots.append(dot := Dot(_x(x, at), _y(y, value), text))
+        path += f"{pen}{dot.x:g} {dot.y:g}"
         pen = "L"
-    return Drawn(series.name, "".join(words), tuple(dots), ())
+    return Drawn(series.name, path, tuple(dots))
 
 
-def _bar(middle: float, top: float, width: float, least: float, text: str) -> Bar:
-    height = max(round(_FRAME.bottom - top, 1), least)
-    left = round(middle - width / 2, 1)
-    return Bar(left, round(_FRAME.bottom - height, 1), round(width, 1), height, text)
+def _bars(series: Series, x: Axis, y: Axis) -> Drawn:
+    width = min(_BAR * (_FRAME.right - _FRAME.left) / (x.high - x.low), _WIDEST)
+    bars = []
+    for at, value, text in series.points:
+        if value is None:
+            continue
+        height = max(round(_FRAME.bottom - _y(y, value), 1), 1.0 if value > 0 else 0.0)
+        left, top = round(_x(x, at) - width / 2, 1), round(_FRAME.bottom - height, 1)
+        bars.append(Bar(left, top, round(width, 1), height, text))
+    return Drawn(series.name, bars=tuple(bars))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from statistics import median
 
@@ -16,7 +16,7 @@ from airflow_provider_lance.plugins.page.chart_geometry import (
     index_axis,
     time_axis,
 )
-from airflow_provider_lance.plugins.page.formatting import clock, duration, number
+from airflow_provider_lance.plugins.page.rendering import clock, duration, number
 
 __all__ = ["pictures"]
 
@@ -29,81 +29,70 @@ def pictures(table: EpochTable, totals: Mapping[int, int]) -> list[Chart]:
     epochs = list(reversed(table.rows))
     compactions = [mark for mark in table.marks if mark.kind == "compaction"]
     axis = index_axis([str(each.epoch) for each in epochs], "epoch")
-    places = [Mark(_place(epochs, each), _told(each)) for each in compactions]
+    batches: dict[str, Sequence[float | None]] = {
+        "Spark's whole trigger": [each.batch_ms for each in epochs],
+        "in the sink: write and commit": [each.duration_ms for each in epochs],
+    }
+    commits = {"commit": [each.commit_ms for each in epochs]}
     return [
         _progress(epochs, compactions),
-        _batches(epochs, axis),
-        _commits(epochs, axis),
+        _durations("Batch duration", epochs, axis, batches),
+        _durations("Commit duration", epochs, axis, commits),
         _rows(epochs, axis),
-        _fragments(epochs, axis, compactions, places, totals),
+        _fragments(epochs, axis, compactions, totals),
     ]
 
 
 def _progress(epochs: Sequence[EpochRow], compactions: Sequence[VersionMark]) -> Chart:
     points = tuple((_seconds(each.committed_at), float(each.epoch), _name(each)) for each in epochs)
     times = [at for at, _, _ in points] or [0.0]
+    summary = ""
+    if epochs:
+        first, last = epochs[0], epochs[-1]
+        since, until = clock(first.committed_at), clock(last.committed_at)
+        summary = f"epochs {first.epoch} to {last.epoch}, from {since} to {until}"
     return draw(
         "Epochs over time",
         x=time_axis(times[0], times[-1], "committed at (UTC)"),
         unit="epoch",
         series=[Series("epochs", points)],
-        marks=[Mark(_seconds(each.at), _told(each)) for each in compactions if each.at],
-        summary=_span(epochs),
+        marks=[Mark(_seconds(each.at), _compaction(each)) for each in compactions if each.at],
+        summary=summary,
         from_zero=False,
     )
-
-
-def _batches(epochs: Sequence[EpochRow], axis: Axis) -> Chart:
-    return _durations(
-        "Batch duration",
-        epochs,
-        axis,
-        {
-            "Spark's whole trigger": lambda each: each.batch_ms,
-            "in the sink: write and commit": lambda each: each.duration_ms,
-        },
-    )
-
-
-def _commits(epochs: Sequence[EpochRow], axis: Axis) -> Chart:
-    return _durations("Commit duration", epochs, axis, {"commit": lambda each: each.commit_ms})
 
 
 def _durations(
     title: str,
     epochs: Sequence[EpochRow],
     axis: Axis,
-    series: Mapping[str, Callable[[EpochRow], float | None]],
+    series: Mapping[str, Sequence[float | None]],
 ) -> Chart:
-    values = {name: [read(each) for each in epochs] for name, read in series.items()}
-    known = {name: [v for v in found if v is not None] for name, found in values.items()}
+    known = {name: [v for v in values if v is not None] for name, values in series.items()}
     longest = max((value for found in known.values() for value in found), default=0.0)
     divisor, unit = next((size, name) for size, name, most in _UNITS if longest < most)
+
+    def point(name: str, at: int, value: float | None) -> tuple[float, float | None, str]:
+        text = f"{name}: {duration(value)}, {_name(epochs[at])}"
+        return float(at), None if value is None else value / divisor, text
+
     return draw(
         title,
         x=axis,
         unit=unit,
         series=[
-            Series(
-                name,
-                tuple(
-                    (
-                        float(at),
-                        None if value is None else value / divisor,
-                        f"{name}: {duration(value)}, {_name(epochs[at])}",
-                    )
-                    for at, value in enumerate(found)
-                ),
-            )
-            for name, found in values.items()
+            Series(name, tuple(point(name, at, value) for at, value in enumerate(values)))
+            for name, values in series.items()
         ],
-        summary="; ".join(
-            f"{name}: {duration(min(found))} to {duration(max(found))}, "
-            f"median {duration(median(found))}"
-            for name, found in known.items()
-            if found
-        ),
+        summary="; ".join(f"{name}: {_spread(found)}" for name, found in known.items() if found),
     )
+
+
+def _spread(values: Sequence[float]) -> str:
+    if len(values) == 1:
+        return duration(values[0])
+    low, high, middle = (duration(each) for each in (min(values), max(values), median(values)))
+    return f"{low} to {high}, median {middle}"
 
 
 def _rows(epochs: Sequence[EpochRow], axis: Axis) -> Chart:
@@ -116,7 +105,7 @@ def _rows(epochs: Sequence[EpochRow], axis: Axis) -> Chart:
         x=axis,
         unit="rows",
         series=[Series("rows", points, bars=True)],
-        summary=f"{number(sum(each.rows for each in epochs))} rows in {len(epochs)} epochs",
+        summary=f"rows: {number(sum(each.rows for each in epochs))}; epochs: {len(epochs)}",
     )
 
 
@@ -124,49 +113,38 @@ def _fragments(
     epochs: Sequence[EpochRow],
     axis: Axis,
     compactions: Sequence[VersionMark],
-    places: Sequence[Mark],
     totals: Mapping[int, int],
 ) -> Chart:
     """Draw the dataset's fragments after each epoch, and after each compaction between them."""
+    # A compaction's place is half a step after the epoch before it.
+    between = [sum(each.version < mark.version for each in epochs) - 0.5 for mark in compactions]
+    marks = [Mark(*each) for each in zip(between, map(_compaction, compactions), strict=True)]
     found = [(float(at), each.version, _name(each)) for at, each in enumerate(epochs)]
     found += [
-        (place.at, each.version, place.text)
-        for place, each in zip(places, compactions, strict=True)
+        (mark.at, each.version, mark.text) for mark, each in zip(marks, compactions, strict=True)
     ]
     points = []
     for at, version, name in sorted(found, key=lambda each: each[:2]):
         total = totals.get(version)
-        text = "" if total is None else f"{number(total)} fragments after {name}"
+        plural = "fragment" if total == 1 else "fragments"
+        text = f"{number(total)} {plural} after {name}"
         points.append((at, None if total is None else float(total), text))
     return draw(
         "Fragments of the dataset",
         x=axis,
         unit="fragments",
         series=[Series("fragments after each epoch", tuple(points))],
-        marks=places,
-        summary=f"{len(compactions)} compactions in between" if compactions else "",
+        marks=marks,
+        summary=f"compactions in between: {len(compactions)}" if compactions else "",
     )
 
 
-def _place(epochs: Sequence[EpochRow], mark: VersionMark) -> float:
-    """Return the place of a version among the epochs: half a step after the epoch before it."""
-    return sum(each.version < mark.version for each in epochs) - 0.5
-
-
-def _told(mark: VersionMark) -> str:
+def _compaction(mark: VersionMark) -> str:
     return f"compaction, version {mark.version}"
 
 
 def _name(row: EpochRow) -> str:
     return f"epoch {row.epoch}, version {row.version}, {clock(row.committed_at)}"
-
-
-def _span(epochs: Sequence[EpochRow]) -> str:
-    if not epochs:
-        return ""
-    first, last = epochs[0], epochs[-1]
-    since, until = clock(first.committed_at), clock(last.committed_at)
-    return f"epochs {first.epoch} to {last.epoch}, from {since} to {until}"
 
 
 def _seconds(moment: str) -> float:

@@ -14,7 +14,8 @@ from airflow_provider_lance.diagnostics.epochs import EpochTable, read_epochs
 from airflow_provider_lance.diagnostics.rules import unreadable_finding
 from airflow_provider_lance.diagnostics.status import Status, take_status
 from airflow_provider_lance.exceptions import LanceStreamError, ProtocolVersionError
-from airflow_provider_lance.plugins.page.registry import Opened, RegisteredDataset, open_known
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.plugins.page.registry import RegisteredDataset, hook_of
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 
 __all__ = ["SHOWN", "Row", "Stream", "fragment_totals", "see_dataset", "see_stream"]
@@ -51,20 +52,21 @@ def see_dataset(known: RegisteredDataset) -> tuple[Row, ...]:
     :raises LanceStreamError: the dataset is unreadable; an unreadable stream gets a row that says
         so.
     """
-    opened = open_known(known)
-    return tuple(_row(opened, query_id) for query_id in find_queries(opened.port))
+    hook = hook_of(known)
+    port = hook.open(known.uri)
+    return tuple(_row(hook, port, query_id) for query_id in find_queries(port))
 
 
-def _row(opened: Opened, query_id: str) -> Row:
+def _row(hook: LanceHook, port: LanceDatasetPort, query_id: str) -> Row:
     try:
         status = take_status(
-            opened.port,
+            port,
             query_id,
-            storage_options=opened.storage_options,
-            connection_arguments=opened.connection_arguments,
+            storage_options=hook.storage_options,
+            connection_arguments=hook.connection_arguments,
         )
     except ProtocolVersionError as error:
-        finding = unreadable_finding(query_id, error, opened.port.version)
+        finding = unreadable_finding(query_id, error, port.version)
         return Row(query_id, error=f"{finding.code.value}: {finding.summary}")
     except LanceStreamError as error:
         return Row(query_id, error=f"{type(error).__name__}: {error}")
@@ -76,13 +78,13 @@ def see_stream(known: RegisteredDataset, query_id: str) -> Stream:
 
     :raises LanceStreamError: it is unreadable.
     """
-    opened = open_known(known)
-    port, options = opened.port, opened.storage_options
+    hook = hook_of(known)
+    port, options = hook.open(known.uri), hook.storage_options
     report = check(
         port,
         (query_id,),
         storage_options=options,
-        connection_arguments=opened.connection_arguments,
+        connection_arguments=hook.connection_arguments,
         orphans=False,
     )
     status = next(iter(report.statuses), None)
@@ -124,7 +126,10 @@ def fragment_totals(port: LanceDatasetPort, moments: Mapping[int, str]) -> dict[
             total = _count(port, version)
             if total is None:
                 continue
-            _keep(key, total)
+            with _lock:
+                _known[key] = total
+                while len(_known) > _MOST:
+                    _known.popitem(last=False)
         found[version] = total
     return found
 
@@ -136,10 +141,3 @@ def _count(port: LanceDatasetPort, version: int) -> int | None:
     except (ValueError, OSError):
         return None
     return int(then.stats.dataset_stats()["num_fragments"])
-
-
-def _keep(key: _Key, total: int) -> None:
-    with _lock:
-        _known[key] = total
-        while len(_known) > _MOST:
-            _known.popitem(last=False)

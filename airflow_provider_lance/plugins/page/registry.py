@@ -7,30 +7,27 @@ its rendered templates, which only Airflow writes, and not from its XComs, which
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from airflow_provider_lance.exceptions import LanceStreamError
-from airflow_provider_lance.links.stream import LanceStreamLink
-
-if TYPE_CHECKING:
-    from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.links.lance import LanceStreamLink
+from airflow_provider_lance.operators.specification import default_query_id
 
 __all__ = [
-    "Opened",
     "RegisteredDataset",
     "dataset_uri",
     "find",
+    "hook_of",
     "known_datasets",
     "merge",
     "of_asset",
     "of_config",
     "of_task",
-    "open_known",
     "queries_of",
 ]
 
@@ -124,9 +121,6 @@ def _of_tasks() -> list[RegisteredDataset]:
 
 def of_task(dag_id: str, rendered: Mapping[str, Any]) -> RegisteredDataset | None:
     """Return the dataset of a task's rendered templates, ``None`` if they name none."""
-    from airflow_provider_lance.hooks.lance import LanceHook
-    from airflow_provider_lance.operators.specification import default_query_id
-
     uri, query_id, conn_id = (rendered.get(name) for name in ("uri", "query_id", EXTRA))
     if isinstance(uri, str) and query_id is None:
         with suppress(LanceStreamError):
@@ -200,41 +194,12 @@ def dataset_uri(asset_uri: str) -> str:
     return unquote(parts.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A dataset at its newest version.
+def hook_of(known: RegisteredDataset) -> LanceHook:
+    """Return the hook that opens a known dataset: of its connection, or of the default one if any.
 
-    ``connection_arguments`` are the arguments that a command needs to open it in the same way.
+    :raises SpecError: the default connection is unreadable.
     """
-
-    port: LanceDatasetPort
-    storage_options: Mapping[str, str] = field(repr=False)
-    connection_arguments: str
-
-
-def open_known(known: RegisteredDataset) -> Opened:
-    """Open a known dataset.
-
-    :raises SpecError: its connection is missing or unreadable, or its name is relative.
-    :raises DatasetNotFoundError: there is none.
-    :raises StorageUnavailableError: the store did not answer or refused.
-    """
-    from airflow_provider_lance.hooks.lance import LanceHook
-
-    conn_id = _default() if known.conn_id is None else known.conn_id or None
-    hook = LanceHook(conn_id)
-    port = hook.open(known.uri)
-    return Opened(
-        port, hook.storage_options, f"--conn-id {shlex.quote(conn_id)}" if conn_id else ""
-    )
-
-
-def _default() -> str | None:
-    from airflow_provider_lance.compat import AirflowNotFoundException
-    from airflow_provider_lance.hooks.lance import LanceHook
-
-    try:
-        LanceHook.get_connection(LanceHook.default_conn_name)
-    except AirflowNotFoundException:
-        return None
-    return LanceHook.default_conn_name
+    if known.conn_id is not None:
+        return LanceHook(known.conn_id or None)
+    default = LanceHook()
+    return LanceHook(None) if default.store.missing else default

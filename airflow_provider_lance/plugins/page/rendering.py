@@ -1,9 +1,11 @@
-"""Templates into HTML: everything escaped and masked, with the style sheet in the page."""
+"""Templates into HTML, everything escaped and masked; numbers and times as the page shows them."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import math
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
@@ -11,11 +13,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from airflow_provider_lance.compat import redact
-from airflow_provider_lance.plugins.page import formatting as words
 
-__all__ = ["Templates"]
+__all__ = ["Templates", "ago", "clock", "cut", "duration", "epoch", "number"]
 
 _PACKAGE = "airflow_provider_lance.plugins.page"
+NOTHING = "–"
+"""Shown for an unknown value."""
 
 
 class Templates:
@@ -30,9 +33,8 @@ class Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._environment.filters.update(
-            {name: getattr(words, name) for name in words.__all__},
-        )
+        filters = (ago, clock, cut, duration, epoch, number)
+        self._environment.filters.update({each.__name__: each for each in filters})
         style = (files(_PACKAGE) / "templates" / "style.css").read_text(encoding="utf-8")
         # This package's own text, and the only one that is not escaped.
         self._environment.globals["style"] = Markup(style)
@@ -58,3 +60,54 @@ def _masked(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
         return redact(value)
     return value
+
+
+# --- Filters -------------------------------------------------------------------------------------
+
+
+def number(value: float | None) -> str:
+    """Return a count or a rate with thousands separators."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if value == int(value) or abs(value) >= 100 else f"{value:,.1f}"
+
+
+def epoch(value: int | None) -> str:
+    """Return the number of an epoch or a watermark, which is -1 before the first."""
+    return NOTHING if value is None or value < 0 else f"{value:,}"
+
+
+def ago(seconds: float | None) -> str:
+    """Return how long ago something was."""
+    return NOTHING if seconds is None else f"{duration(max(1, round(seconds)) * 1_000)} ago"
+
+
+def duration(milliseconds: float | None) -> str:
+    """Return a duration in the most readable unit."""
+    if milliseconds is None:
+        return NOTHING
+    if milliseconds < 1_000:
+        return f"{milliseconds:.0f} ms"
+    seconds = milliseconds / 1_000
+    units = ((120, 1, "s"), (7_200, 60, "min"), (172_800, 3_600, "h"), (math.inf, 86_400, "d"))
+    divisor, unit = next((size, name) for limit, size, name in units if seconds < limit)
+    value = seconds / divisor
+    text = f"{value:,.1f}".removesuffix(".0") if value < 10 else f"{value:,.0f}"
+    return f"{text} {unit}"
+
+
+def clock(moment: str | datetime | None) -> str:
+    """Return a time of day with its date, in UTC; a text of another form unchanged."""
+    if not moment:
+        return NOTHING
+    try:
+        read = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        aware = read if read.tzinfo else read.replace(tzinfo=UTC)
+        return aware.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError):  # the calendar's first day may not exist in UTC
+        return str(moment)
+
+
+def cut(text: str, most: int = 4_000) -> str:
+    """Return a text from outside this package, cut to a length that fits the page."""
+    return text if len(text) <= most else f"{text[:most]} … ({len(text):,} characters)"

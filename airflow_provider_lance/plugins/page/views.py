@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
+from typing import Literal
 
 from airflow_provider_lance.diagnostics.findings import Severity
 from airflow_provider_lance.diagnostics.status import Status
-from airflow_provider_lance.links.stream import stream_address
+from airflow_provider_lance.links.lance import stream_address
 from airflow_provider_lance.plugins.page.cache import CachedResult
 from airflow_provider_lance.plugins.page.queries import Row
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 
-__all__ = ["Line", "Tone", "list_streams", "tone_of"]
+__all__ = ["Line", "list_streams", "tone_of"]
 
-
-class Tone(IntEnum):
-    """The colour of a line; a larger value is worse. Its name is a class of the style sheet."""
-
-    NONE = 0
-    GOOD = 1
-    WARNING = 2
-    BAD = 3
-
-    @property
-    def word(self) -> str:
-        """Return the tone as the templates write it."""
-        return self.name.lower()
+Tone = Literal["bad", "warning", "good", "none"]
+"""The colour of a line, a class of the style sheet."""
+_WORST_FIRST = ("bad", "warning", "good", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +38,16 @@ def list_streams(
 ) -> list[Line]:
     """Return the lines for the results of the known datasets."""
     lines = [line for known, look in looks for line in _lines(known, look)]
-    return sorted(lines, key=lambda line: (-line.tone, line.uri, line.query_id))
+    return sorted(lines, key=lambda line: (_WORST_FIRST.index(line.tone), line.uri, line.query_id))
 
 
 def _lines(known: RegisteredDataset, look: CachedResult[tuple[Row, ...]]) -> list[Line]:
     if look.value is None:
         sentence = f"cannot be read: {look.error}"
-        return [Line(known.uri, Tone.BAD, look.age, sentence=sentence)]
+        return [Line(known.uri, "bad", look.age, sentence=sentence)]
     if not look.value:
         sentence = "no stream has written here yet"
-        return [Line(known.uri, Tone.NONE, look.age, sentence=sentence)]
+        return [Line(known.uri, "none", look.age, sentence=sentence)]
     return [_line(known, look.age, row) for row in look.value]
 
 
@@ -67,7 +57,7 @@ def _line(known: RegisteredDataset, age: float, row: Row) -> Line:
         sentence = status.sentence.removeprefix(f"{status.state}: ")
     return Line(
         uri=known.uri,
-        tone=tone_of(status) if status else Tone.BAD,
+        tone=tone_of(status) if status else "bad",
         age=age,
         query_id=row.query_id,
         link=stream_address(known.uri, row.query_id, known.conn_id),
@@ -79,6 +69,6 @@ def _line(known: RegisteredDataset, age: float, row: Row) -> Line:
 def tone_of(status: Status) -> Tone:
     """Return the tone of a stream that was readable."""
     if not status.healthy:
-        return Tone.BAD
+        return "bad"
     worst = max((each.severity for each in status.findings), default=Severity.INFO)
-    return Tone.WARNING if worst >= Severity.WARNING else Tone.GOOD
+    return "warning" if worst >= Severity.WARNING else "good"
