@@ -82,7 +82,9 @@ def collect(
     checkpoint, puzzle, broken = _checkpoint(location, opener, state)
     if checkpoint and checkpoint.id == _checkpoint_id(None, state):
         watermark = exact_watermark(port, query_id, spark_done=checkpoint.committed)
-    lives = any(each.lives(tolerance.silence) for each in drivers if not _released(each, state))
+    lives = any(
+        each.liveness(tolerance.silence).alive for each in drivers if not _released(each, state)
+    )
     corruption = None
     if checkpoint is not None and not lives:  # a live driver writes these files, and has read them
         corruption = assess(
@@ -178,7 +180,7 @@ def _elsewhere(location: str, state: QueryState) -> str:
     driver = state.owner.driver if state.owner else None
     if not local or driver is None or not driver.host:
         return ""
-    process = ProcessIdentity(driver.host, driver.pid, driver.start)
+    process = ProcessIdentity.recorded(driver)
     seen = process.alive() is not None or not process.start
     return "" if process.host == socket.gethostname() and seen else driver.host
 

@@ -28,12 +28,7 @@ from airflow_provider_lance.supervision.driver_reports import (
     read_heartbeat,
     read_summary,
 )
-from airflow_provider_lance.supervision.health import (
-    DriverObservation,
-    Health,
-    StreamState,
-    evaluate,
-)
+from airflow_provider_lance.supervision.health import Health, StreamState, evaluate
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
@@ -109,7 +104,7 @@ def _run_id(seen: DriverSeen) -> str | None:
 
 
 def _recorded(driver: Driver) -> ProcessIdentity | None:
-    return ProcessIdentity(driver.host, driver.pid, driver.start) if driver.host else None
+    return ProcessIdentity.recorded(driver) if driver.host else None
 
 
 def health_of(
@@ -138,17 +133,12 @@ def health_of(
         if age is None or age >= tolerance.silence:
             return None
         return Health(StreamState.RUNNING, f"{_reached(watermark)}; its driver cannot be seen")
-    since = _launched_at(chosen, state)
     note = standing_request(state)
-    observation = DriverObservation(
-        launch_id=chosen.launch_id,
-        launched_at=since,
-        alive=chosen.alive,
+    observation = replace(
+        chosen,
+        launched_at=_launched_at(chosen, state),
         age=_age(chosen, state, now),
-        silent=chosen.silent,
-        heartbeat=chosen.heartbeat,
         reports_unreadable=reports_unreadable or not chosen.launch_id,
-        summary=chosen.summary,
         checkpoint=checkpoint,
         owner=owner,
         stop_note=note if note and note.means(chosen.launch_id, chosen.token) else None,
@@ -159,8 +149,8 @@ def health_of(
 def _chosen(
     drivers: tuple[DriverSeen, ...], state: QueryState, tolerance: Tolerance
 ) -> DriverSeen | None:
-    working = [each for each in drivers if each.lives(tolerance.silence) is not False]
-    if sure := [each for each in working if each.lives(tolerance.silence)]:
+    working = [each for each in drivers if each.liveness(tolerance.silence).alive is not False]
+    if sure := [each for each in working if each.liveness(tolerance.silence).alive]:
         return sure[0]
     if state.owner and state.owner.state is OwnerState.ACTIVE:
         record = state.owner.driver
@@ -170,7 +160,7 @@ def _chosen(
 
 def _released_since(chosen: DriverSeen, owner: Owner, tolerance: Tolerance) -> bool:
     """Return whether the query was released in order, by the driver or after its end."""
-    if chosen.lives(tolerance.silence):
+    if chosen.liveness(tolerance.silence).alive:
         return False
     summary = chosen.summary
     if summary is None and chosen.is_of(owner.driver):

@@ -29,7 +29,7 @@ def live_drivers(evidence: Evidence, tolerance: Tolerance) -> list[DriverSeen]:
     """Return the drivers that certainly run, newest first, each process once."""
     found: dict[Any, DriverSeen] = {}
     for each in evidence.drivers:
-        if each.lives(tolerance.silence):
+        if each.liveness(tolerance.silence).alive:
             found.setdefault(each.process or each.launch_id, each)
     return list(found.values())
 
@@ -42,7 +42,7 @@ def is_driver_running(evidence: Evidence, tolerance: Tolerance) -> bool | None:
     if live_drivers(evidence, tolerance):
         return True
     seen = evidence.owner_seen
-    if not evidence.active or seen is None or seen.lives(tolerance.silence) is False:
+    if not evidence.active or seen is None or seen.liveness(tolerance.silence).alive is False:
         return False
     age = seconds_since(evidence.watermark.committed_at, evidence.seen_at)
     return True if age is not None and age < tolerance.silence else None
@@ -54,7 +54,7 @@ def driver_rules(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
     if len(alive) > 1:
         yield _two(evidence, alive)
     owner, seen = evidence.state.owner, evidence.owner_seen
-    if evidence.active and owner and seen and not seen.lives(tolerance.silence):
+    if evidence.active and owner and seen and not seen.liveness(tolerance.silence).alive:
         yield _not_there(evidence, tolerance, owner, seen, alive)
     if not alive:
         yield from _failure(evidence)
@@ -95,7 +95,7 @@ def _not_there(
         "watermark": evidence.watermark.epoch,
         "committedAt": evidence.watermark.committed_at,
     }
-    if seen.lives(tolerance.silence) is None and seen.heartbeat is None and not alive:
+    if seen.liveness(tolerance.silence).alive is None and seen.heartbeat is None and not alive:
         return _unseen(evidence, tolerance, seen, shown)
     how = _how_gone(seen)
     if alive:
@@ -109,7 +109,7 @@ def _not_there(
             query_id=evidence.query_id,
             raised=Severity.INFO,
         )
-    proven = seen.lives(tolerance.silence) is False
+    proven = seen.liveness(tolerance.silence).alive is False
     again = start_again(owner.driver.launched_by)
     sure = "" if proven else " Whether it is dead cannot be proven from here: look on its host."
     return Finding(

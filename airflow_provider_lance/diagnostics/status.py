@@ -151,7 +151,7 @@ def status(
 
 def _shown(evidence: Evidence) -> DriverSeen | None:
     """Return the driver to show: the newest that may be running, otherwise the newest."""
-    working = [each for each in evidence.drivers if each.lives(float("inf")) is not False]
+    working = [each for each in evidence.drivers if each.liveness(float("inf")).alive is not False]
     return next(iter(working or evidence.drivers), None)
 
 

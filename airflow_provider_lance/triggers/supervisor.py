@@ -29,14 +29,9 @@ from airflow_provider_lance.supervision.driver_reports import (
     read_summary,
     report_location,
 )
-from airflow_provider_lance.supervision.health import (
-    DriverObservation,
-    Health,
-    Limits,
-    evaluate,
-    is_suspect,
-)
+from airflow_provider_lance.supervision.health import Health, Limits, evaluate, is_suspect
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["Supervisor"]
 

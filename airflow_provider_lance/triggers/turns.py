@@ -191,7 +191,7 @@ def _living_owner(turn: Turn, hook: LanceHook) -> str:
     except SpecError:
         reports = None
     (seen,) = with_owner((), state, reports, datetime.now(UTC))
-    if not seen.lives(turn.silence) or seen.silent >= turn.silence:
+    if not seen.liveness(turn.silence).alive or seen.silent >= turn.silence:
         return ""
     return f"the driver of run {_parts(by)[2]}, {seen.where}, which owns query {turn.query_id!r}"
 

@@ -14,7 +14,6 @@ from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.model import Driver, Owner, OwnerState, StopNote
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.health import (
-    DriverObservation,
     Health,
     Limits,
     StreamState,
@@ -22,6 +21,7 @@ from airflow_provider_lance.supervision.health import (
     is_suspect,
 )
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
+from airflow_provider_lance.supervision.liveness import DriverObservation
 from tests.support.supervised import summary
 
 S = StreamState
