@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook, Connection
 
 from airflow_provider_lance.backends.base import ClusterManager
-from airflow_provider_lance.backends.cluster import CLUSTER_MANAGERS
-from airflow_provider_lance.backends.master import master_of, refuse_master
+from airflow_provider_lance.backends.masters import CLUSTER_MANAGERS, master_kind, master_of
 from airflow_provider_lance.compat import AirflowNotFoundException, check_tracking
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.decoding import shown
@@ -82,13 +81,13 @@ class Submission:
             deploy_mode=self.deploy_mode,
             packages=self.packages,
         )
-        if self.is_cluster and master_of(self.connection).startswith("spark://"):
+        kind = master_kind(self.connection)
+        if self.is_cluster and not kind.runs_driver:
             raise SpecError(
                 f"Spark connection {self.conn_id!r}: a standalone master "
                 f"({master_of(self.connection)}) runs no Python driver in cluster mode; use client "
                 "mode"
             )
-        refuse_master(self.connection)
         self.hook(Path("spec.json"), Path("code.zip"))  # it has its own refusals
 
     @property
@@ -185,7 +184,7 @@ class Submission:
         except NameError:  # how the hook of 6.3.4 reports that it could not import its client
             raise SpecError(
                 f"{who}: master {master_of(self.connection)} needs the package "
-                "apache-airflow-providers-cncf-kubernetes on this worker"
+                f"{master_kind(self.connection).package} on this worker"
             ) from None
         return made
 
@@ -252,7 +251,7 @@ def _environment(
     """Make a local master run this interpreter, not the first ``python3`` on PATH."""
     chosen = {**os.environ, **(given or {})}
     if (
-        master_of(connection).startswith("local")
+        master_kind(connection).is_local
         and "PYSPARK_PYTHON" not in chosen
         and "spark.pyspark.python" not in conf
     ):

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_lance import shipping
 from airflow_provider_lance.backends.base import ClusterManager, Driver
-from airflow_provider_lance.backends.cluster import ClusterDriver
 from airflow_provider_lance.backends.environment import driver_environment, inherit_no_more
-from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends.launch import ClusterDriver, Launch
 from airflow_provider_lance.backends.submission import Submission
 from airflow_provider_lance.compat import (
     AirflowException,

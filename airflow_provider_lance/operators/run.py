@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_lance.backends.launch import Launch
-from airflow_provider_lance.backends.master import require_master
+from airflow_provider_lance.backends.masters import master_kind
 from airflow_provider_lance.backends.submission import Submission
 from airflow_provider_lance.backends.submit import driver_root, plan_launch, start_driver
 from airflow_provider_lance.compat import AirflowException
@@ -87,7 +87,7 @@ class StreamRun:
         self._show(spec.sink.uri)
         launch = self._find(planned)
         if launch is None:
-            require_master(submission.connection)
+            master_kind(submission.connection).require(submission.connection)
         if spec.trigger == AVAILABLE_NOW:
             turn = waited or turn_of(order, self._context)
             if launch:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_lance.backends.cluster import ClusterDriver
+from airflow_provider_lance.backends.launch import ClusterDriver
 from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.maintenance.options import MaintenanceSpec

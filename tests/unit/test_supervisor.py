@@ -16,7 +16,7 @@ from typing import Any
 import lance
 import pytest
 
-from airflow_provider_lance.backends.cluster import ClusterDriver
+from airflow_provider_lance.backends.launch import ClusterDriver
 from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import SpecError, TransientError
