@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ClusterDriver", "Launch", "same_task"]
 
+
 def _manager(name: object) -> str:
     if name not in CLUSTER_MANAGERS:
         raise ValueError(f"one of {sorted(CLUSTER_MANAGERS)}")

@@ -31,7 +31,7 @@ from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec
 from airflow_provider_lance.spec.source_options import doubtful_options
 from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.supervision.restart_policy import RestartHistory
-from airflow_provider_lance.triggers.stopping import end_launch
+from airflow_provider_lance.triggers.stop import end_launch
 from airflow_provider_lance.triggers.stream import LanceStreamTrigger
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig, SupervisionLoop
 from airflow_provider_lance.triggers.supervision_outcome import (

@@ -10,7 +10,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.triggers.stopping import end_launch
+from airflow_provider_lance.triggers.stop import end_launch
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig, SupervisionLoop
 from airflow_provider_lance.triggers.supervision_outcome import Action
 from airflow_provider_lance.triggers.threads import Pool, in_thread

@@ -17,15 +17,19 @@ from airflow_provider_lance.protocol.decoding import Reader, moment
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.supervision.health import Health, Limits, StreamState
 from airflow_provider_lance.supervision.restart_policy import RestartHistory, RestartPolicy
-from airflow_provider_lance.triggers.progress import EpochLines, count_restart, gauge_progress
-from airflow_provider_lance.triggers.stopping import ask_to_stop
+from airflow_provider_lance.triggers.stop import ask_to_stop
 from airflow_provider_lance.triggers.supervision_outcome import (
     Action,
     SupervisionOutcome,
     decide_next,
 )
 from airflow_provider_lance.triggers.supervisor import Supervisor
-from airflow_provider_lance.triggers.warnings import Warnings
+from airflow_provider_lance.triggers.task_log import (
+    EpochLines,
+    Warnings,
+    count_restart,
+    gauge_progress,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

@@ -41,10 +41,10 @@ from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.triggers.condition import EpochCondition, Mark
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
-from airflow_provider_lance.triggers.progress import progress_line
 from airflow_provider_lance.triggers.stop import Stopping
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
 from airflow_provider_lance.triggers.supervision_outcome import SupervisionOutcome
+from airflow_provider_lance.triggers.task_log import progress_line
 from tests.fuzz.command_line import CommandLine, LookAtReports
 from tests.fuzz.nasty import WHOLES, damaged, json_damaged, text, text_damaged, value
 from tests.golden import written

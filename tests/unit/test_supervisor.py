@@ -16,14 +16,13 @@ from typing import Any
 import lance
 import pytest
 
-from airflow_provider_lance.backends.launch import ClusterDriver
-from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends.launch import ClusterDriver, Launch
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Limits, StreamState
-from airflow_provider_lance.triggers.stopping import end_launch
+from airflow_provider_lance.triggers.stop import end_launch
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig, SupervisionLoop
 from airflow_provider_lance.triggers.supervision_outcome import Action
 from airflow_provider_lance.triggers.supervisor import Supervisor
