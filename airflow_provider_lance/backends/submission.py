@@ -220,8 +220,8 @@ def _refuse_arguments(further: Mapping[str, Any], known: set[str]) -> None:
         raise SpecError(f"spark_submit: {owned} belong to the operator, not here; valid: {valid}")
     if "post_submit_commands" in further:
         raise SpecError(
-            "spark_submit: post_submit_commands are run by whoever waits for spark-submit, and "
-            "nobody waits for a stream's, which outlives its task; make them a task of their own"
+            "spark_submit: post_submit_commands run when spark-submit ends, and a stream outlives "
+            "its task; make them a task of their own"
         )
     if unknown := sorted(set(further) - known):
         raise SpecError(f"spark_submit: unknown {unknown}; valid names are {valid}")
@@ -231,7 +231,7 @@ def _refuse_detached(conf: Mapping[str, Any]) -> None:
     for key, tracking in _DETACHING_CONF.items():
         if _spark_value(conf.get(key)) == "false":
             raise SpecError(
-                f"conf {key}=false lets spark-submit return while nobody looks after the driver; "
+                f"conf {key}=false lets spark-submit return while nothing polls the driver; "
                 f"leave it out, or write spark_submit={{{tracking!r}: True}}, which sets it and "
                 "asks the cluster"
             )
@@ -240,8 +240,8 @@ def _refuse_detached(conf: Mapping[str, Any]) -> None:
 def _refuse_tracking(further: Mapping[str, Any]) -> None:
     if asked := sorted(name for name in _DETACHING_CONF.values() if further.get(name)):
         raise SpecError(
-            f"spark_submit: with {asked} spark-submit returns while the driver goes on, and this "
-            "task waits for it; leave it out"
+            f"spark_submit: with {asked} spark-submit returns before the driver ends, and this "
+            "task waits for that end; leave it out"
         )
 
 

@@ -109,7 +109,7 @@ class DriverWrapper:
         try:
             told = self._folder.publish({"driver": driver.to_json(), "keeper": keeper.to_json()})
         except OSError as error:
-            log.error("Killed the driver: cannot tell that it runs: %s", error)
+            log.error("Killed the driver: cannot publish that it runs: %s", error)
             return False
         if not told:
             log.warning("Killed the driver: its launch was given up meanwhile.")
@@ -135,7 +135,9 @@ class DriverWrapper:
                     order = replace(self._order.stop, by=by)
                     Thread(target=self._ask, args=(order, deadline), daemon=True).start()
             elif deadline is not None and time.monotonic() >= deadline:
-                log.warning("Still there after %g s: killed. pid=%d", self._order.grace, driver.pid)
+                log.warning(
+                    "Still running after %g s: killed. pid=%d", self._order.grace, driver.pid
+                )
                 driver.kill()
                 deadline = None
 
@@ -161,7 +163,7 @@ class DriverWrapper:
         try:
             self._folder.write_exit(status)
         except OSError as error:
-            log.error("Cannot note the driver's end: %s", error)
+            log.error("Cannot record the driver's end: %s", error)
 
 
 def _request(stop: StopSettings) -> str:

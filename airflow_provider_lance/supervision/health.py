@@ -120,7 +120,9 @@ def _alive(observation: DriverObservation, limits: Limits) -> bool | None:
 
 def _last_word(summary: Summary) -> Health:
     if summary.reason is EndReason.FINISHED:
-        return Health(StreamState.FINISHED, f"read all there was, watermark {summary.watermark}")
+        return Health(
+            StreamState.FINISHED, f"read all available data, watermark {summary.watermark}"
+        )
     if summary.reason is EndReason.STOPPED:
         who = summary.stopped_by or ""
         how = "" if summary.released else f", not in order: {summary.message or 'not released'}"
@@ -192,7 +194,8 @@ def _unheard(observation: DriverObservation, limits: Limits) -> Health:
         )
         return Health(StreamState.STALLED, reason, True)
     reason = (
-        f"no heartbeat in {observation.age:.0f} s since the launch, and its process is out of sight"
+        f"no heartbeat in {observation.age:.0f} s since the launch, and its process is not visible from "
+        "here"
     )
     return Health(StreamState.DEAD, reason, True)
 
@@ -200,9 +203,7 @@ def _unheard(observation: DriverObservation, limits: Limits) -> Health:
 def _stalled(observation: DriverObservation, limits: Limits) -> Health | None:
     held, last = _held(observation), _last_seen(observation)
     if _alive(observation, limits) is None:
-        reason = (
-            f"no heartbeat for {observation.silent:.0f} s, and its process is out of sight{last}"
-        )
+        reason = f"no heartbeat for {observation.silent:.0f} s, and its process is not visible from here{last}"
         return Health(StreamState.DEAD, reason, True)
     if held < limits.stall:
         return None
@@ -211,7 +212,9 @@ def _stalled(observation: DriverObservation, limits: Limits) -> Health | None:
         reason = f"epoch {epoch} is planned and not committed for {held:.0f} s{last}"
         return Health(StreamState.STALLED, reason, True)
     if observation.silent >= limits.silence:
-        reason = f"the driver's process is there and silent for {observation.silent:.0f} s{last}"
+        reason = (
+            f"the driver's process runs and has been silent for {observation.silent:.0f} s{last}"
+        )
         return Health(StreamState.STALLED, reason, True)
     return None
 
@@ -239,7 +242,7 @@ def _living(observation: DriverObservation, heartbeat: Heartbeat) -> Health:
         return Health(StreamState.RUNNING, watermark)
     # No epoch is planned: a source may take long to list its data, so that is not a stall.
     looks = observation.checkpoint is not None and observation.checkpoint.in_flight is None
-    what = "looking for data" if looks else "at work on one epoch"
+    what = "looking for data" if looks else "busy with one epoch"
     return Health(StreamState.RUNNING, f"{watermark}, {what} for {_held(observation):.0f} s")
 
 

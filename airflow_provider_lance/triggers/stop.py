@@ -59,7 +59,7 @@ def end_launch(launch: Launch, hook: LanceHook, by: str) -> str:
     # There is no dataset to ask through, so the driver cannot be in the middle of a commit.
     if launch.kill():
         return "killed"
-    return "nobody to be asked"
+    return "found no driver to ask"
 
 
 class StopState(StrEnum):

@@ -110,7 +110,7 @@ class SupervisionLoop:
             self._cannot_tell(error)
             return self._timed_out(None)
         if self._reason_unavailable:
-            self._log.info("The stream can be seen again.")
+            self._log.info("The stream is visible again.")
         self._reason_unavailable = ""
         self._show(health)
         heartbeat, summary = self.supervisor.heartbeat, self.supervisor.summary
@@ -136,7 +136,7 @@ class SupervisionLoop:
     def _cannot_tell(self, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}"
         if said != self._reason_unavailable:
-            self._log.warning("The stream cannot be seen now; it goes on. error=%s", said)
+            self._log.warning("The stream cannot be observed now; it keeps running. error=%s", said)
         self._reason_unavailable = said
         # Its credentials may have been replaced meanwhile.
         self._hook = LanceHook(self.order.lance_conn_id)
@@ -151,7 +151,7 @@ class SupervisionLoop:
         self._stopping_since = self._stopping_since or now
         if now - self._stopping_since > 2 * self.order.stop_grace and self.order.launch.kill():
             self._stopping_since = now
-            self._log.warning("Its grace was over: killed. where=%s", self.order.launch.where())
+            self._log.warning("Its grace is over: killed. where=%s", self.order.launch.where())
 
     def conclude(self, outcome: SupervisionOutcome) -> None:
         """Log why supervision is over, and end what hangs, if that is possible from here."""

@@ -237,7 +237,9 @@ class LanceTurnTrigger(BaseTrigger):
                 whom = await in_thread(Pool.LOOKS, turn.look, LanceHook(turn.lance_conn_id))
             except Exception as error:  # any error: waiting longer does no harm
                 if str(error) != trouble:
-                    self.log.warning("Cannot tell whose turn it is; asking again. error=%s", error)
+                    self.log.warning(
+                        "The order of the runs is unknown; asking again. error=%s", error
+                    )
                 trouble = str(error)
                 continue
             if not whom:

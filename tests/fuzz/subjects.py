@@ -539,7 +539,7 @@ def subjects(folder: Path) -> list[Subject]:
         Subject("what a task may repair", make_permits, read_permits),
         Subject("event trigger", make_trigger, read_trigger),
         Subject("connection", make_connection, read_connection, 2),
-        Subject("order to a keeper", lambda r: json_damaged(r, ORDER), read_order),
+        Subject("launch request", lambda r: json_damaged(r, ORDER), read_order),
         Subject("files of a launch", files.make, files.read),
         Subject("look at reports", looks.make, looks.read, refusals=()),
         Subject("command line", terminal.make, terminal.read, 4, refusals=()),

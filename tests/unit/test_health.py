@@ -82,7 +82,7 @@ TABLE: list[tuple[str, dict[str, Any], StreamState, str]] = [
     ("launched elsewhere", {**UNHEARD, "age": 4.0, "alive": None}, S.STARTING, "4 s"),
     ("slow to start", {**UNHEARD, "age": 299.0}, S.STARTING, "299 s"),
     ("never heard of", {**UNHEARD, "age": 300.0}, S.STALLED, "no heartbeat in 300 s"),
-    ("never seen", {**UNHEARD, "age": 300.0, "alive": None}, S.DEAD, "out of sight"),
+    ("never seen", {**UNHEARD, "age": 300.0, "alive": None}, S.DEAD, "not visible from here"),
     ("died at its start", {**UNHEARD, "age": 4.0, **GONE}, S.DEAD, "no summary"),
     # All is well.
     ("waits", {}, S.IDLE, "watermark 7"),
@@ -128,7 +128,7 @@ TABLE: list[tuple[str, dict[str, Any], StreamState, str]] = [
         S.STALLED,
         "there and silent for 600 s",
     ),
-    ("silent elsewhere", {"silent": 120.0, "alive": None}, S.DEAD, "out of sight"),
+    ("silent elsewhere", {"silent": 120.0, "alive": None}, S.DEAD, "not visible from here"),
     ("nearly silent elsewhere", {"silent": 119.0, "alive": None}, S.IDLE, "watermark 7"),
     (
         "held elsewhere",
@@ -244,7 +244,7 @@ def test_a_sight_means(name: str, changes: dict[str, Any], state: StreamState, w
             {**UNHEARD, "age": 300.0, "alive": None, "stop_note": note("")},
             S.DEAD,
             "",
-            "out of sight; it was asked to stop",
+            "not visible from here; it was asked to stop",
         ),
     ],
 )
