@@ -194,8 +194,8 @@ def _unheard(observation: DriverObservation, limits: Limits) -> Health:
         )
         return Health(StreamState.STALLED, reason, True)
     reason = (
-        f"no heartbeat in {observation.age:.0f} s since the launch, and its process is not visible from "
-        "here"
+        f"no heartbeat in {observation.age:.0f} s since the launch, and its process is not visible "
+        "from here"
     )
     return Health(StreamState.DEAD, reason, True)
 
@@ -203,7 +203,8 @@ def _unheard(observation: DriverObservation, limits: Limits) -> Health:
 def _stalled(observation: DriverObservation, limits: Limits) -> Health | None:
     held, last = _held(observation), _last_seen(observation)
     if _alive(observation, limits) is None:
-        reason = f"no heartbeat for {observation.silent:.0f} s, and its process is not visible from here{last}"
+        silent = f"no heartbeat for {observation.silent:.0f} s"
+        reason = f"{silent}, and its process is not visible from here{last}"
         return Health(StreamState.DEAD, reason, True)
     if held < limits.stall:
         return None

@@ -72,8 +72,8 @@ class LanceStreamTrigger(BaseTrigger):
                 self.log.info("The driver: %s. where=%s", told, order.launch.where())
                 return
         self.log.error(
-            "The driver was not asked to stop and keeps running. Stop it with a LanceStreamStopOperator. "
-            "where=%s",
+            "The driver was not asked to stop and keeps running. Stop it with a "
+            "LanceStreamStopOperator. where=%s",
             order.launch.where(),
         )
 
