@@ -91,7 +91,7 @@ class ClusterManager(Master, ABC):
     """The argument of ``SparkSubmitHook`` with which spark-submit hands the driver over."""
     waiting: ClassVar[str]
     """The Spark setting that is false then, so that spark-submit does not wait for the driver."""
-    polling: ClassVar[Mapping[str, bool]] = {}
+    polling: ClassVar[Mapping[str, Any]] = {}
     """Arguments of ``SparkSubmitHook`` with which it can poll and kill a known driver."""
 
     @abstractmethod

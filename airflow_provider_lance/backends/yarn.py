@@ -26,7 +26,7 @@ class Yarn(ClusterManager):
     example = "yarn"
     tracking = "yarn_track_via_rm_api"
     waiting = "spark.yarn.submit.waitAppCompletion"
-    polling: ClassVar[Mapping[str, bool]] = {"yarn_track_via_rm_api": True}
+    polling: ClassVar[Mapping[str, Any]] = {"yarn_track_via_rm_api": True}
 
     def can_track(self, connection: Connection, conf: Mapping[str, Any]) -> bool:
         """Return whether the connection names the resource manager's address."""
