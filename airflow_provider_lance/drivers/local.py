@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_lance.drivers.launch_request import LaunchRequest, StopSettings
-from airflow_provider_lance.drivers.log_tail import last_lines
+from airflow_provider_lance.drivers.rotating_log import last_lines
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.protocol.json_codec import JsonRecord

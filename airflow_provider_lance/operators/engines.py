@@ -27,7 +27,7 @@ from airflow_provider_lance.compat import (
     redirect_submit_output,
     submit_process,
 )
-from airflow_provider_lance.drivers.log_tail import end_of_log
+from airflow_provider_lance.drivers.rotating_log import end_of_log
 from airflow_provider_lance.drivers.run_directory import RunDirectory, forget_old_launches
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics, measure

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_provider_lance.backends.launch import Launch
-from airflow_provider_lance.drivers.log_tail import LogTail, last_lines
+from airflow_provider_lance.drivers.rotating_log import LogTail, last_lines
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.decoding import Reader, moment

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_lance.backends.launch import Launch
-from airflow_provider_lance.drivers.log_tail import end_of_log
+from airflow_provider_lance.drivers.rotating_log import end_of_log
 from airflow_provider_lance.exceptions import (
     CheckpointCorruptError,
     DatasetNotFoundError,
