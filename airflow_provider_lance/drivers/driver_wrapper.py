@@ -60,7 +60,7 @@ class DriverWrapper:
         if process is None:
             return
         driver = ProcessIdentity.of(process.pid)  # not reaped yet, so no other process has its pid
-        if not self._tell(driver):
+        if not self._publish(driver):
             driver.kill()
             process.wait()
             return
@@ -103,17 +103,19 @@ class DriverWrapper:
             self._folder.publish({"error": said, "errno": number, "missing": missing})
             return None
 
-    def _tell(self, driver: ProcessIdentity) -> bool:
+    def _publish(self, driver: ProcessIdentity) -> bool:
         """Publish that the driver runs; ``False`` if the launch was given up meanwhile."""
         keeper = ProcessIdentity.of(os.getpid())
         try:
-            told = self._folder.publish({"driver": driver.to_json(), "keeper": keeper.to_json()})
+            published = self._folder.publish(
+                {"driver": driver.to_json(), "keeper": keeper.to_json()}
+            )
         except OSError as error:
             log.error("Killed the driver: cannot publish that it runs: %s", error)
             return False
-        if not told:
+        if not published:
             log.warning("Killed the driver: its launch was given up meanwhile.")
-        return told
+        return published
 
     def _watch(self, driver: ProcessIdentity) -> None:
         """Return when the driver has ended; stop it when requested."""

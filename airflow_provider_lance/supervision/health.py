@@ -102,7 +102,7 @@ def is_suspect(observation: DriverObservation, limits: Limits) -> bool:
 def evaluate(observation: DriverObservation, limits: Limits) -> Health:
     """Return a stream's state; pure."""
     if observation.summary is not None:
-        return _last_word(observation.summary)
+        return _ended(observation.summary)
     if fenced := _fenced(observation):
         return fenced
     if _alive(observation, limits) is False:
@@ -118,7 +118,7 @@ def _alive(observation: DriverObservation, limits: Limits) -> bool | None:
     return observation.liveness(limits.silence, process_first=True).alive
 
 
-def _last_word(summary: Summary) -> Health:
+def _ended(summary: Summary) -> Health:
     if summary.reason is EndReason.FINISHED:
         return Health(
             StreamState.FINISHED, f"read all available data, watermark {summary.watermark}"

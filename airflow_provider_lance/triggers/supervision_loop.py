@@ -107,7 +107,7 @@ class SupervisionLoop:
         try:
             health = self.supervisor.look()
         except Exception as error:  # Lance and pyarrow raise undocumented errors
-            self._cannot_tell(error)
+            self._cannot_observe(error)
             return self._timed_out(None)
         if self._reason_unavailable:
             self._log.info("The stream is visible again.")
@@ -133,7 +133,7 @@ class SupervisionLoop:
         heartbeat, summary = self.supervisor.heartbeat, self.supervisor.summary
         return summary.rows if summary else (heartbeat.total_rows or 0 if heartbeat else 0)
 
-    def _cannot_tell(self, error: Exception) -> None:
+    def _cannot_observe(self, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}"
         if said != self._reason_unavailable:
             self._log.warning("The stream cannot be observed now; it keeps running. error=%s", said)
