@@ -15,7 +15,6 @@ from airflow_provider_lance.diagnostics.collect_drivers import (
 from airflow_provider_lance.diagnostics.collect_proof import Versions, contradictions
 from airflow_provider_lance.diagnostics.evidence import (
     USUAL,
-    DriverSeen,
     Evidence,
     Tolerance,
 )
@@ -28,6 +27,7 @@ from airflow_provider_lance.protocol.model import NO_EPOCH, OwnerState, QuerySta
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.supervision.driver_reports import report_location
+from airflow_provider_lance.supervision.liveness import DriverObservation
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["collect", "collect_dataset", "find_queries"]
@@ -123,7 +123,7 @@ def collect(
     )
 
 
-def _released(driver: DriverSeen, state: QueryState) -> bool:
+def _released(driver: DriverObservation, state: QueryState) -> bool:
     """Return whether a driver is the owner and gave the query up; its process may still run."""
     owner = state.owner
     return owner is not None and owner.state is OwnerState.RELEASED and driver.is_of(owner.driver)
@@ -140,7 +140,7 @@ def _checkpoint_id(checkpoint: Checkpoint | None, state: QueryState) -> str | No
     return state.owner.driver.checkpoint_id if state.owner else None
 
 
-def _is_ahead(driver: DriverSeen, watermark: Watermark) -> bool:
+def _is_ahead(driver: DriverObservation, watermark: Watermark) -> bool:
     """Return whether a driver has seen a newer version than the watermark's handle."""
     said = [each for each in (driver.heartbeat, driver.summary) if each is not None]
     return any(

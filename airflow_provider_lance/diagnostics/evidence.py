@@ -17,13 +17,12 @@ from airflow_provider_lance.protocol.model import (
     Watermark,
 )
 from airflow_provider_lance.supervision.health import Health, Limits
-from airflow_provider_lance.supervision.liveness import DriverObservation as DriverSeen
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = [
     "USUAL",
     "Contradiction",
     "DatasetEvidence",
-    "DriverSeen",
     "Evidence",
     "Tolerance",
     "Undone",
@@ -111,7 +110,7 @@ class Evidence:
     checkpoint: Checkpoint | None = None
     puzzle: str = ""
     history: tuple[EpochStamp, ...] = ()
-    drivers: tuple[DriverSeen, ...] = field(default_factory=tuple)
+    drivers: tuple[DriverObservation, ...] = field(default_factory=tuple)
     connection_arguments: str = ""
     missing_versions: tuple[int, ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
@@ -130,7 +129,7 @@ class Evidence:
         return owner is not None and owner.state is OwnerState.ACTIVE
 
     @property
-    def owner_seen(self) -> DriverSeen | None:
+    def owner_seen(self) -> DriverObservation | None:
         """Return the recorded owner's driver, ``None`` without an owner."""
         owner = self.state.owner
         if owner is None:

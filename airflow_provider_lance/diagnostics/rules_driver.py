@@ -11,13 +11,14 @@ from airflow_provider_lance.diagnostics.commands import (
     name_of,
     start_again,
 )
-from airflow_provider_lance.diagnostics.evidence import DriverSeen, Evidence, Tolerance
+from airflow_provider_lance.diagnostics.evidence import Evidence, Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
 from airflow_provider_lance.diagnostics.formatting import ago, is_later, lasted, seconds_since
 from airflow_provider_lance.exceptions import FencedError, TerminalError, error_class
 from airflow_provider_lance.protocol.model import Owner
 from airflow_provider_lance.protocol.stop_requests import standing_request
 from airflow_provider_lance.supervision.driver_reports import EndReason
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["driver_rules", "is_driver_running", "live_drivers"]
 
@@ -25,9 +26,9 @@ _GRACE = 60.0
 """The age up to which a stop request needs no finding: the default grace of a driver."""
 
 
-def live_drivers(evidence: Evidence, tolerance: Tolerance) -> list[DriverSeen]:
+def live_drivers(evidence: Evidence, tolerance: Tolerance) -> list[DriverObservation]:
     """Return the drivers that certainly run, newest first, each process once."""
-    found: dict[Any, DriverSeen] = {}
+    found: dict[Any, DriverObservation] = {}
     for each in evidence.drivers:
         if each.liveness(tolerance.silence).alive:
             found.setdefault(each.process or each.launch_id, each)
@@ -61,7 +62,7 @@ def driver_rules(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
     yield from _stop(evidence, alive)
 
 
-def _two(evidence: Evidence, alive: list[DriverSeen]) -> Finding:
+def _two(evidence: Evidence, alive: list[DriverObservation]) -> Finding:
     owner = evidence.owner_seen
     keeps = next((each for each in alive if evidence.active and each is owner), alive[0])
     others = [each for each in alive if each is not keeps]
@@ -85,8 +86,8 @@ def _not_there(
     evidence: Evidence,
     tolerance: Tolerance,
     owner: Owner,
-    seen: DriverSeen,
-    alive: list[DriverSeen],
+    seen: DriverObservation,
+    alive: list[DriverObservation],
 ) -> Finding:
     shown = {
         **described(seen),
@@ -126,7 +127,7 @@ def _not_there(
     )
 
 
-def _how_gone(seen: DriverSeen) -> str:
+def _how_gone(seen: DriverObservation) -> str:
     if seen.summary is not None:
         released = "after it released it" if seen.summary.released else "without releasing it"
         return f"ended ({seen.summary.reason}) {released}"
@@ -140,7 +141,7 @@ def _how_gone(seen: DriverSeen) -> str:
 
 
 def _unseen(
-    evidence: Evidence, tolerance: Tolerance, seen: DriverSeen, shown: dict[str, Any]
+    evidence: Evidence, tolerance: Tolerance, seen: DriverObservation, shown: dict[str, Any]
 ) -> Finding:
     watermark = evidence.watermark
     age = seconds_since(watermark.committed_at, evidence.seen_at)
@@ -190,7 +191,7 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _stop(evidence: Evidence, alive: list[DriverSeen]) -> Iterator[Finding]:
+def _stop(evidence: Evidence, alive: list[DriverObservation]) -> Iterator[Finding]:
     note, owner, seen = standing_request(evidence.state), evidence.state.owner, evidence.owner_seen
     if note is None:
         return

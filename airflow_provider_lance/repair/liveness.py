@@ -11,11 +11,10 @@ from datetime import UTC, datetime
 from itertools import chain
 
 from airflow_provider_lance.diagnostics.collect_drivers import collect_drivers, with_owner
-from airflow_provider_lance.diagnostics.evidence import DriverSeen
 from airflow_provider_lance.exceptions import DriverAliveError
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import Owner, OwnerState, QueryState
-from airflow_provider_lance.supervision.liveness import Sign
+from airflow_provider_lance.supervision.liveness import DriverObservation, Sign
 
 __all__ = ["named", "refuse_live_driver", "seen_from_here"]
 
@@ -24,7 +23,7 @@ _YOUNG_SECONDS = 600.0
 
 def seen_from_here(
     state: QueryState, reports: Files | None, *others: Files | None
-) -> tuple[DriverSeen, ...]:
+) -> tuple[DriverObservation, ...]:
     """Return the newest launches that left reports, and the owner, with or without reports.
 
     :param reports: those beside the owner's checkpoint; ``None`` if they cannot be read.
@@ -39,7 +38,7 @@ def seen_from_here(
 
 
 def refuse_live_driver(
-    state: QueryState, drivers: Iterable[DriverSeen], *, proven_dead: bool, command: str
+    state: QueryState, drivers: Iterable[DriverObservation], *, proven_dead: bool, command: str
 ) -> None:
     """Raise unless every visible driver of the query has exited.
 
@@ -67,7 +66,7 @@ def refuse_live_driver(
 
 
 def _refusal(
-    state: QueryState, driver: DriverSeen, *, own: bool, at_work: bool | None, command: str
+    state: QueryState, driver: DriverObservation, *, own: bool, at_work: bool | None, command: str
 ) -> DriverAliveError:
     assert state.owner is not None
     who = f"launch {driver.launch_id}"
