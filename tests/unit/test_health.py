@@ -126,7 +126,7 @@ TABLE: list[tuple[str, dict[str, Any], StreamState, str]] = [
         "silent here",
         {"silent": 600.0, "checkpoint": NONE_IN_FLIGHT},
         S.STALLED,
-        "there and silent for 600 s",
+        "has been silent for 600 s",
     ),
     ("silent elsewhere", {"silent": 120.0, "alive": None}, S.DEAD, "not visible from here"),
     ("nearly silent elsewhere", {"silent": 119.0, "alive": None}, S.IDLE, "watermark 7"),
