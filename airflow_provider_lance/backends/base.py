@@ -1,4 +1,4 @@
-"""The interfaces of a backend's driver and of a cluster manager."""
+"""What a driver can be asked, and what differs between Spark masters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Connection
 
-__all__ = ["ClusterManager", "Driver", "Polled"]
+__all__ = ["ClusterManager", "Driver", "Master", "Polled"]
 
 
 class Driver(Protocol):
@@ -61,24 +61,45 @@ class Polled(NamedTuple):
     exit_status: int | None
 
 
-class ClusterManager(ABC):
-    """One kind of cluster: how drivers are submitted to it, polled and killed."""
+class Master:
+    """One kind of Spark master."""
+
+    masters: ClassVar[str]
+    """A regular expression that matches its URLs."""
+    example: ClassVar[str]
+    """One such URL, for messages."""
+    is_local: ClassVar[bool] = False
+    """Whether executors run in the driver's own process, so with this worker's interpreter."""
+    runs_driver: ClassVar[bool] = True
+    """Whether it accepts a Python driver in cluster mode."""
+    package: ClassVar[str] = ""
+    """The distribution that the Spark provider's hook needs for it, beside the Spark provider."""
+
+    def require(self, connection: Connection) -> None:
+        """Raise if it does not answer; by default unchecked, as its address may be unknown here.
+
+        :raises MasterUnreachableError: it does not answer.
+        """
+
+
+class ClusterManager(Master, ABC):
+    """A master that is polled for a driver: how drivers are submitted to it, polled and killed."""
 
     name: ClassVar[str]
     """The manager's name in a driver's JSON."""
-    masters: ClassVar[str]
-    """A regular expression that matches the master URLs of such clusters."""
     tracking: ClassVar[str]
     """The argument of ``SparkSubmitHook`` with which spark-submit hands the driver over."""
     waiting: ClassVar[str]
     """The Spark setting that is false then, so that spark-submit does not wait for the driver."""
+    polling: ClassVar[Mapping[str, Any]] = {}
+    """Arguments of ``SparkSubmitHook`` with which it can poll and kill a known driver."""
 
     @abstractmethod
     def can_track(self, connection: Connection, conf: Mapping[str, Any]) -> bool:
         """Return whether connection and conf contain what the cluster's API needs."""
 
     @abstractmethod
-    def submitted(self, hook: SparkSubmitHook) -> tuple[str, str]:
+    def submitted(self, hook: SparkSubmitHook | None) -> tuple[str, str]:
         """Return name and namespace of the driver from spark-submit's output; empty if absent."""
 
     @abstractmethod

@@ -23,15 +23,17 @@ class Kubernetes(ClusterManager):
 
     name = "kubernetes"
     masters = "k8s://.+"
+    example = "k8s://https://host:443"
     tracking = "track_driver_via_k8s_api"
     waiting = "spark.kubernetes.submission.waitAppCompletion"
+    package = "apache-airflow-providers-cncf-kubernetes"
 
     def can_track(self, connection: Connection, conf: Mapping[str, Any]) -> bool:
         """Return whether a namespace is given."""
         named = connection.extra_dejson.get("namespace") or conf.get("spark.kubernetes.namespace")
         return bool(named)
 
-    def submitted(self, hook: SparkSubmitHook) -> tuple[str, str]:
+    def submitted(self, hook: SparkSubmitHook | None) -> tuple[str, str]:
         """Return the driver's pod and its namespace."""
         known = submitted_driver(hook)
         return known.pod, known.namespace

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook, Connection
 
 from airflow_provider_lance.backends.base import ClusterManager
-from airflow_provider_lance.backends.cluster import CLUSTER_MANAGERS
-from airflow_provider_lance.backends.master import master_of, refuse_master
+from airflow_provider_lance.backends.masters import CLUSTER_MANAGERS, master_kind, master_of
 from airflow_provider_lance.compat import AirflowNotFoundException, check_tracking
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.decoding import shown
@@ -82,13 +81,13 @@ class Submission:
             deploy_mode=self.deploy_mode,
             packages=self.packages,
         )
-        if self.is_cluster and master_of(self.connection).startswith("spark://"):
+        kind = master_kind(self.connection)
+        if self.is_cluster and not kind.runs_driver:
             raise SpecError(
                 f"Spark connection {self.conn_id!r}: a standalone master "
                 f"({master_of(self.connection)}) runs no Python driver in cluster mode; use client "
                 "mode"
             )
-        refuse_master(self.connection)
         self.hook(Path("spec.json"), Path("code.zip"))  # it has its own refusals
 
     @property
@@ -185,7 +184,7 @@ class Submission:
         except NameError:  # how the hook of 6.3.4 reports that it could not import its client
             raise SpecError(
                 f"{who}: master {master_of(self.connection)} needs the package "
-                "apache-airflow-providers-cncf-kubernetes on this worker"
+                f"{master_kind(self.connection).package} on this worker"
             ) from None
         return made
 
@@ -221,8 +220,8 @@ def _refuse_arguments(further: Mapping[str, Any], known: set[str]) -> None:
         raise SpecError(f"spark_submit: {owned} belong to the operator, not here; valid: {valid}")
     if "post_submit_commands" in further:
         raise SpecError(
-            "spark_submit: post_submit_commands are run by whoever waits for spark-submit, and "
-            "nobody waits for a stream's, which outlives its task; make them a task of their own"
+            "spark_submit: post_submit_commands run when spark-submit ends, and a stream outlives "
+            "its task; make them a task of their own"
         )
     if unknown := sorted(set(further) - known):
         raise SpecError(f"spark_submit: unknown {unknown}; valid names are {valid}")
@@ -232,7 +231,7 @@ def _refuse_detached(conf: Mapping[str, Any]) -> None:
     for key, tracking in _DETACHING_CONF.items():
         if _spark_value(conf.get(key)) == "false":
             raise SpecError(
-                f"conf {key}=false lets spark-submit return while nobody looks after the driver; "
+                f"conf {key}=false lets spark-submit return while nothing polls the driver; "
                 f"leave it out, or write spark_submit={{{tracking!r}: True}}, which sets it and "
                 "asks the cluster"
             )
@@ -241,8 +240,8 @@ def _refuse_detached(conf: Mapping[str, Any]) -> None:
 def _refuse_tracking(further: Mapping[str, Any]) -> None:
     if asked := sorted(name for name in _DETACHING_CONF.values() if further.get(name)):
         raise SpecError(
-            f"spark_submit: with {asked} spark-submit returns while the driver goes on, and this "
-            "task waits for it; leave it out"
+            f"spark_submit: with {asked} spark-submit returns before the driver ends, and this "
+            "task waits for that end; leave it out"
         )
 
 
@@ -252,7 +251,7 @@ def _environment(
     """Make a local master run this interpreter, not the first ``python3`` on PATH."""
     chosen = {**os.environ, **(given or {})}
     if (
-        master_of(connection).startswith("local")
+        master_kind(connection).is_local
         and "PYSPARK_PYTHON" not in chosen
         and "spark.pyspark.python" not in conf
     ):

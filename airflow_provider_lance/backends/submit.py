@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_lance import shipping
 from airflow_provider_lance.backends.base import ClusterManager, Driver
-from airflow_provider_lance.backends.cluster import ClusterDriver
 from airflow_provider_lance.backends.environment import driver_environment, inherit_no_more
-from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends.launch import ClusterDriver, Launch
 from airflow_provider_lance.backends.submission import Submission
 from airflow_provider_lance.compat import (
     AirflowException,
@@ -128,14 +127,14 @@ def _hand_over(spec: JobSpec, submission: Submission, manager: ClusterManager) -
         except (AirflowException, RuntimeError) as error:
             raise TransientError(
                 f"spark-submit did not hand over the driver of query {spec.sink.query_id!r}: "
-                f"{str(error).partition(chr(10))[0]}. Its words are in the log above"
+                f"{str(error).partition(chr(10))[0]}. Its output is in the log above"
             ) from None
         finally:
             close_output(hook)
     name, namespace = manager.submitted(hook)
     if not name:
         raise TransientError(
-            "spark-submit ended and did not say which driver it started; its words are in the log "
+            "spark-submit ended and did not say which driver it started; its output is in the log "
             "above. A retry takes over safely: no epoch is lost or doubled"
         )
     return ClusterDriver(manager.name, name, namespace, submission.conn_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_lance.backends.base import ClusterManager, Polled
 from airflow_provider_lance.compat import kill_yarn_application, submitted_driver
@@ -23,14 +23,16 @@ class Yarn(ClusterManager):
 
     name = "yarn"
     masters = "yarn.*"
+    example = "yarn"
     tracking = "yarn_track_via_rm_api"
     waiting = "spark.yarn.submit.waitAppCompletion"
+    polling: ClassVar[Mapping[str, Any]] = {"yarn_track_via_rm_api": True}
 
     def can_track(self, connection: Connection, conf: Mapping[str, Any]) -> bool:
         """Return whether the connection names the resource manager's address."""
         return bool(connection.extra_dejson.get("yarn_resourcemanager_webapp_address"))
 
-    def submitted(self, hook: SparkSubmitHook) -> tuple[str, str]:
+    def submitted(self, hook: SparkSubmitHook | None) -> tuple[str, str]:
         """Return the application id."""
         return submitted_driver(hook).yarn_application, ""
 

@@ -10,14 +10,13 @@ from airflow_provider_lance.cli.confirmation import Plan, asker
 from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.target import Target, open_target
-from airflow_provider_lance.exceptions import SpecError, TransientError
+from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.protocol.codec import decode_query, key
 from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Owner, OwnerState
 from airflow_provider_lance.protocol.stop_requests import request_stop
-from airflow_provider_lance.supervision.driver_reports import read_summary, report_location
-from airflow_provider_lance.supervision.process import ProcessIdentity
+from airflow_provider_lance.supervision.liveness import observe_owner
 
 __all__ = ["run"]
 
@@ -100,22 +99,13 @@ def _state(target: Target, query: str, token: int) -> str:
         return "taken"
     if owner.state is OwnerState.RELEASED:
         return "released" if owner.token == token else "waiting"
-    driver = owner.driver
-    alive = ProcessIdentity(driver.host, driver.pid, driver.start).alive()
-    gone = alive is False or (alive is None and _has_ended(target, owner))
-    return "gone" if gone else "waiting"
-
-
-def _has_ended(target: Target, owner: Owner) -> bool:
-    """Return whether a driver that cannot be observed from here has left its summary."""
-    location = target.place.checkpoint or owner.driver.checkpoint_location
-    if not owner.driver.launch_id or not location:
-        return False
-    try:
-        reports = open_files(report_location(location), target.place.storage_options)
-        return read_summary(reports, owner.driver.launch_id) is not None
-    except SpecError:
-        return False
+    place = target.place
+    seen = observe_owner(
+        owner.driver,
+        lambda location: open_files(location, place.storage_options),
+        place.checkpoint or "",
+    )
+    return "gone" if seen.liveness(process_first=True).alive is False else "waiting"
 
 
 def _release(target: Target, query: str) -> str:

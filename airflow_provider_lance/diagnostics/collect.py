@@ -15,7 +15,6 @@ from airflow_provider_lance.diagnostics.collect_drivers import (
 from airflow_provider_lance.diagnostics.collect_proof import Versions, contradictions
 from airflow_provider_lance.diagnostics.evidence import (
     USUAL,
-    DriverSeen,
     Evidence,
     Tolerance,
 )
@@ -28,6 +27,7 @@ from airflow_provider_lance.protocol.model import NO_EPOCH, OwnerState, QuerySta
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.supervision.driver_reports import report_location
+from airflow_provider_lance.supervision.liveness import DriverObservation
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["collect", "collect_dataset", "find_queries"]
@@ -82,7 +82,9 @@ def collect(
     checkpoint, puzzle, broken = _checkpoint(location, opener, state)
     if checkpoint and checkpoint.id == _checkpoint_id(None, state):
         watermark = exact_watermark(port, query_id, spark_done=checkpoint.committed)
-    lives = any(each.lives(tolerance.silence) for each in drivers if not _released(each, state))
+    lives = any(
+        each.liveness(tolerance.silence).alive for each in drivers if not _released(each, state)
+    )
     corruption = None
     if checkpoint is not None and not lives:  # a live driver writes these files, and has read them
         corruption = assess(
@@ -121,7 +123,7 @@ def collect(
     )
 
 
-def _released(driver: DriverSeen, state: QueryState) -> bool:
+def _released(driver: DriverObservation, state: QueryState) -> bool:
     """Return whether a driver is the owner and gave the query up; its process may still run."""
     owner = state.owner
     return owner is not None and owner.state is OwnerState.RELEASED and driver.is_of(owner.driver)
@@ -138,7 +140,7 @@ def _checkpoint_id(checkpoint: Checkpoint | None, state: QueryState) -> str | No
     return state.owner.driver.checkpoint_id if state.owner else None
 
 
-def _is_ahead(driver: DriverSeen, watermark: Watermark) -> bool:
+def _is_ahead(driver: DriverObservation, watermark: Watermark) -> bool:
     """Return whether a driver has seen a newer version than the watermark's handle."""
     said = [each for each in (driver.heartbeat, driver.summary) if each is not None]
     return any(
@@ -178,7 +180,7 @@ def _elsewhere(location: str, state: QueryState) -> str:
     driver = state.owner.driver if state.owner else None
     if not local or driver is None or not driver.host:
         return ""
-    process = ProcessIdentity(driver.host, driver.pid, driver.start)
+    process = ProcessIdentity.recorded(driver)
     seen = process.alive() is not None or not process.start
     return "" if process.host == socket.gethostname() and seen else driver.host
 

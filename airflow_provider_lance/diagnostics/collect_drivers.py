@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_lance.diagnostics.evidence import DriverSeen, Tolerance
+from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.formatting import is_later, seconds_since
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
@@ -28,13 +28,9 @@ from airflow_provider_lance.supervision.driver_reports import (
     read_heartbeat,
     read_summary,
 )
-from airflow_provider_lance.supervision.health import (
-    DriverObservation,
-    Health,
-    StreamState,
-    evaluate,
-)
+from airflow_provider_lance.supervision.health import Health, StreamState, evaluate
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
+from airflow_provider_lance.supervision.liveness import DriverObservation
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["collect_drivers", "health_of", "with_owner"]
@@ -42,7 +38,7 @@ __all__ = ["collect_drivers", "health_of", "with_owner"]
 _OPENED = 5
 
 
-def collect_drivers(reports: Files, query_id: str, now: datetime) -> tuple[DriverSeen, ...]:
+def collect_drivers(reports: Files, query_id: str, now: datetime) -> tuple[DriverObservation, ...]:
     """Read the newest launches' reports, newest first.
 
     :raises StorageUnavailableError: the store did not answer.
@@ -52,7 +48,7 @@ def collect_drivers(reports: Files, query_id: str, now: datetime) -> tuple[Drive
     return tuple(each for each in seen if each and _is_of(each, query_id))
 
 
-def _see(reports: Files, launch_id: str, now: datetime) -> DriverSeen | None:
+def _see(reports: Files, launch_id: str, now: datetime) -> DriverObservation | None:
     # The process first: a driver writes its summary before it ends.
     document = read_heartbeat(reports, launch_id)
     process = _process(document or {})
@@ -65,10 +61,10 @@ def _see(reports: Files, launch_id: str, now: datetime) -> DriverSeen | None:
     heartbeat = Heartbeat.parse(document) if document else None
     silent = seconds_since(heartbeat.time if heartbeat else None, now) or 0.0
     token = heartbeat.token if heartbeat else None
-    return DriverSeen(launch_id, document, heartbeat, summary, alive, silent, process, token)
+    return DriverObservation(launch_id, document, heartbeat, summary, alive, silent, process, token)
 
 
-def _is_of(seen: DriverSeen, query_id: str) -> bool:
+def _is_of(seen: DriverObservation, query_id: str) -> bool:
     named = seen.summary.query_id if seen.summary else (seen.heartbeat_json or {}).get("queryId")
     return named in (None, query_id)
 
@@ -82,8 +78,8 @@ def _process(document: Mapping[str, Any]) -> ProcessIdentity | None:
 
 
 def with_owner(
-    drivers: tuple[DriverSeen, ...], state: QueryState, reports: Files | None, now: datetime
-) -> tuple[DriverSeen, ...]:
+    drivers: tuple[DriverObservation, ...], state: QueryState, reports: Files | None, now: datetime
+) -> tuple[DriverObservation, ...]:
     """Return the drivers including the recorded owner's, which gets its token."""
     owner = state.owner
     if owner is None:
@@ -94,7 +90,7 @@ def with_owner(
     if seen is None and reports is not None and record.launch_id:
         seen = _see(reports, record.launch_id, now)
     if seen is None:
-        seen = DriverSeen(record.launch_id, token=owner.token)
+        seen = DriverObservation(record.launch_id, token=owner.token)
     if seen.process is None:
         process = _recorded(record)
         seen = replace(seen, process=process, alive=process.alive() if process else None)
@@ -104,16 +100,16 @@ def with_owner(
     return tuple(sorted(found, key=lambda each: _age(each, state, now)))
 
 
-def _run_id(seen: DriverSeen) -> str | None:
+def _run_id(seen: DriverObservation) -> str | None:
     return seen.summary.run_id if seen.summary else seen.said_of_itself.get("runId")
 
 
 def _recorded(driver: Driver) -> ProcessIdentity | None:
-    return ProcessIdentity(driver.host, driver.pid, driver.start) if driver.host else None
+    return ProcessIdentity.recorded(driver) if driver.host else None
 
 
 def health_of(
-    drivers: tuple[DriverSeen, ...],
+    drivers: tuple[DriverObservation, ...],
     state: QueryState,
     *,
     watermark: Watermark,
@@ -138,17 +134,12 @@ def health_of(
         if age is None or age >= tolerance.silence:
             return None
         return Health(StreamState.RUNNING, f"{_reached(watermark)}; its driver cannot be seen")
-    since = _launched_at(chosen, state)
     note = standing_request(state)
-    observation = DriverObservation(
-        launch_id=chosen.launch_id,
-        launched_at=since,
-        alive=chosen.alive,
+    observation = replace(
+        chosen,
+        launched_at=_launched_at(chosen, state),
         age=_age(chosen, state, now),
-        silent=chosen.silent,
-        heartbeat=chosen.heartbeat,
         reports_unreadable=reports_unreadable or not chosen.launch_id,
-        summary=chosen.summary,
         checkpoint=checkpoint,
         owner=owner,
         stop_note=note if note and note.means(chosen.launch_id, chosen.token) else None,
@@ -157,10 +148,10 @@ def health_of(
 
 
 def _chosen(
-    drivers: tuple[DriverSeen, ...], state: QueryState, tolerance: Tolerance
-) -> DriverSeen | None:
-    working = [each for each in drivers if each.lives(tolerance.silence) is not False]
-    if sure := [each for each in working if each.lives(tolerance.silence)]:
+    drivers: tuple[DriverObservation, ...], state: QueryState, tolerance: Tolerance
+) -> DriverObservation | None:
+    working = [each for each in drivers if each.liveness(tolerance.silence).alive is not False]
+    if sure := [each for each in working if each.liveness(tolerance.silence).alive]:
         return sure[0]
     if state.owner and state.owner.state is OwnerState.ACTIVE:
         record = state.owner.driver
@@ -168,9 +159,9 @@ def _chosen(
     return next(iter(working or drivers), None)
 
 
-def _released_since(chosen: DriverSeen, owner: Owner, tolerance: Tolerance) -> bool:
+def _released_since(chosen: DriverObservation, owner: Owner, tolerance: Tolerance) -> bool:
     """Return whether the query was released in order, by the driver or after its end."""
-    if chosen.lives(tolerance.silence):
+    if chosen.liveness(tolerance.silence).alive:
         return False
     summary = chosen.summary
     if summary is None and chosen.is_of(owner.driver):
@@ -184,11 +175,11 @@ def _reached(watermark: Watermark) -> str:
     return f"watermark {watermark.epoch}" if watermark.epoch >= 0 else "no epoch yet"
 
 
-def _age(seen: DriverSeen, state: QueryState, now: datetime) -> float:
+def _age(seen: DriverObservation, state: QueryState, now: datetime) -> float:
     return seconds_since(_launched_at(seen, state), now) or 0.0
 
 
-def _launched_at(seen: DriverSeen, state: QueryState) -> str:
+def _launched_at(seen: DriverObservation, state: QueryState) -> str:
     if moment := launched_at(seen.launch_id):
         return moment.isoformat()
     owner = state.owner

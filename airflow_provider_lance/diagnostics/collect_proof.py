@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from airflow_provider_lance.diagnostics.evidence import Contradiction, DriverSeen, Undone
+from airflow_provider_lance.diagnostics.evidence import Contradiction, Undone
 from airflow_provider_lance.exceptions import FencedError
 from airflow_provider_lance.protocol.codec import decode_stamp
 from airflow_provider_lance.protocol.model import NO_EPOCH, EpochStamp, QueryState
 from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["Versions", "contradictions"]
 
@@ -101,7 +102,7 @@ class Versions:
 def contradictions(
     versions: Versions,
     state: QueryState,
-    drivers: tuple[DriverSeen, ...],
+    drivers: tuple[DriverObservation, ...],
     checkpoint_id: str | None,
 ) -> tuple[Contradiction, ...]:
     """Compare what config and drivers report as committed with what the versions show.
@@ -114,7 +115,7 @@ def contradictions(
     return tuple(each for each in found if each)
 
 
-def _is_from(driver: DriverSeen, checkpoint_id: str | None) -> bool:
+def _is_from(driver: DriverObservation, checkpoint_id: str | None) -> bool:
     """Return whether a driver uses this checkpoint: Spark's progress contains its id."""
     progress = (driver.heartbeat_json or {}).get("progress")
     known = progress.get("id") if isinstance(progress, dict) else None
@@ -136,7 +137,7 @@ def _config_says(versions: Versions, state: QueryState) -> Contradiction | None:
     return Contradiction("", state.watermark, state.folded_version, epoch, version)
 
 
-def _driver_says(versions: Versions, driver: DriverSeen) -> Contradiction | None:
+def _driver_says(versions: Versions, driver: DriverObservation) -> Contradiction | None:
     """Check the last epoch with rows that a driver reports as committed, and its version."""
     said = _said(driver)
     if said is None:
@@ -153,7 +154,7 @@ def _driver_says(versions: Versions, driver: DriverSeen) -> Contradiction | None
     return Contradiction(driver.launch_id, epoch, version, seen.epoch_id, seen.version)
 
 
-def _said(driver: DriverSeen) -> tuple[int, int] | None:
+def _said(driver: DriverObservation) -> tuple[int, int] | None:
     summary, heartbeat = driver.summary, driver.heartbeat
     if summary and summary.error == FencedError.__name__:
         return None  # its version may belong to the driver that fenced it

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from airflow_provider_lance.diagnostics.evidence import DriverSeen, Evidence
+from airflow_provider_lance.diagnostics.evidence import Evidence
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.commands import command_line
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = [
     "NEW_GENERATION",
@@ -63,12 +64,12 @@ def start_again(launched_by: str) -> str:
     return f"clear task {found['task']} of DAG {found['dag']}, run {found['run']}{mapped}"
 
 
-def name_of(driver: DriverSeen) -> str:
+def name_of(driver: DriverObservation) -> str:
     """Return where a driver runs, and its launch."""
     return f"{driver.where} ({f'launch {driver.launch_id}' if driver.launch_id else 'no launch'})"
 
 
-def described(driver: DriverSeen) -> dict[str, Any]:
+def described(driver: DriverObservation) -> dict[str, Any]:
     """Return a driver in the form that evidence shows."""
     return {
         "launchId": driver.launch_id,

@@ -5,29 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
-    Driver,
     EpochStamp,
     OwnerState,
     QueryState,
     Watermark,
 )
-from airflow_provider_lance.supervision.driver_reports import Summary
 from airflow_provider_lance.supervision.health import Health, Limits
-from airflow_provider_lance.supervision.heartbeat import Heartbeat
-from airflow_provider_lance.supervision.process import ProcessIdentity
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = [
     "USUAL",
     "Contradiction",
     "DatasetEvidence",
-    "DriverSeen",
     "Evidence",
     "Tolerance",
     "Undone",
@@ -48,60 +43,6 @@ class Tolerance(Limits):
 
 USUAL = Tolerance()
 """The limits of a check by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class DriverSeen:
-    """One launch of the query, as its reports beside the checkpoint show it.
-
-    ``alive`` is ``None`` if it is unknown here. ``silent`` is how many seconds ago its newest
-    heartbeat was written: the observer's clock minus the driver's, so it includes skew. ``token``
-    is the one that it holds or last held; ``None`` if it never claimed or does not say. An empty
-    ``launch_id`` is a driver that was started without a launch and writes no heartbeats.
-    """
-
-    launch_id: str
-    heartbeat_json: Mapping[str, Any] | None = None
-    heartbeat: Heartbeat | None = None
-    summary: Summary | None = None
-    alive: bool | None = None
-    silent: float = 0.0
-    process: ProcessIdentity | None = None
-    token: int | None = None
-
-    @property
-    def where(self) -> str:
-        """Return ``host:pid``, or the part of it that is known."""
-        return f"{self.process.host}:{self.process.pid}" if self.process else "an unknown host"
-
-    @property
-    def said_of_itself(self) -> Mapping[str, Any]:
-        """Return the ``driver`` part of its heartbeat, empty without one."""
-        said = (self.heartbeat_json or {}).get("driver")
-        return said if isinstance(said, Mapping) else {}
-
-    @property
-    def launched_by(self) -> str:
-        """Return who launched it, empty if unknown."""
-        return str(self.said_of_itself.get("launchedBy") or "")
-
-    def is_of(self, driver: Driver) -> bool:
-        """Return whether it is the driver of an owner record."""
-        if self.launch_id == driver.launch_id:
-            return True
-        recorded = ProcessIdentity(driver.host, driver.pid, driver.start)
-        return not driver.launch_id and self.process == recorded
-
-    def lives(self, silence: float) -> bool | None:
-        """Return whether it runs; ``None`` if neither process nor heartbeats show it.
-
-        :param silence: the age up to which a heartbeat proves a process that is not visible here.
-        """
-        if self.summary is not None or (self.heartbeat and self.heartbeat.state == "ended"):
-            return False
-        if self.alive is not None:
-            return self.alive
-        return True if self.heartbeat and self.silent < silence else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +110,7 @@ class Evidence:
     checkpoint: Checkpoint | None = None
     puzzle: str = ""
     history: tuple[EpochStamp, ...] = ()
-    drivers: tuple[DriverSeen, ...] = field(default_factory=tuple)
+    drivers: tuple[DriverObservation, ...] = field(default_factory=tuple)
     connection_arguments: str = ""
     missing_versions: tuple[int, ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
@@ -188,7 +129,7 @@ class Evidence:
         return owner is not None and owner.state is OwnerState.ACTIVE
 
     @property
-    def owner_seen(self) -> DriverSeen | None:
+    def owner_seen(self) -> DriverObservation | None:
         """Return the recorded owner's driver, ``None`` without an owner."""
         owner = self.state.owner
         if owner is None:

@@ -12,7 +12,6 @@ from airflow_provider_lance.diagnostics.commands import (
 )
 from airflow_provider_lance.diagnostics.evidence import (
     Contradiction,
-    DriverSeen,
     Evidence,
     Undone,
 )
@@ -21,6 +20,7 @@ from airflow_provider_lance.diagnostics.rules_files import file_rules
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.model import NO_EPOCH, Owner
 from airflow_provider_lance.protocol.proof import lost_epochs
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["checkpoint_rules"]
 
@@ -249,7 +249,7 @@ def _gone_for_good(evidence: Evidence) -> Finding | None:
     )
 
 
-def _heard(driver: DriverSeen) -> int | None:
+def _heard(driver: DriverObservation) -> int | None:
     if driver.summary and driver.summary.last_epoch is not None:
         return driver.summary.last_epoch
     heartbeat = driver.heartbeat

@@ -11,13 +11,14 @@ from airflow_provider_lance.diagnostics.commands import (
     name_of,
     start_again,
 )
-from airflow_provider_lance.diagnostics.evidence import DriverSeen, Evidence, Tolerance
+from airflow_provider_lance.diagnostics.evidence import Evidence, Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
 from airflow_provider_lance.diagnostics.formatting import ago, is_later, lasted, seconds_since
 from airflow_provider_lance.exceptions import FencedError, TerminalError, error_class
 from airflow_provider_lance.protocol.model import Owner
 from airflow_provider_lance.protocol.stop_requests import standing_request
 from airflow_provider_lance.supervision.driver_reports import EndReason
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["driver_rules", "is_driver_running", "live_drivers"]
 
@@ -25,11 +26,11 @@ _GRACE = 60.0
 """The age up to which a stop request needs no finding: the default grace of a driver."""
 
 
-def live_drivers(evidence: Evidence, tolerance: Tolerance) -> list[DriverSeen]:
+def live_drivers(evidence: Evidence, tolerance: Tolerance) -> list[DriverObservation]:
     """Return the drivers that certainly run, newest first, each process once."""
-    found: dict[Any, DriverSeen] = {}
+    found: dict[Any, DriverObservation] = {}
     for each in evidence.drivers:
-        if each.lives(tolerance.silence):
+        if each.liveness(tolerance.silence).alive:
             found.setdefault(each.process or each.launch_id, each)
     return list(found.values())
 
@@ -42,7 +43,7 @@ def is_driver_running(evidence: Evidence, tolerance: Tolerance) -> bool | None:
     if live_drivers(evidence, tolerance):
         return True
     seen = evidence.owner_seen
-    if not evidence.active or seen is None or seen.lives(tolerance.silence) is False:
+    if not evidence.active or seen is None or seen.liveness(tolerance.silence).alive is False:
         return False
     age = seconds_since(evidence.watermark.committed_at, evidence.seen_at)
     return True if age is not None and age < tolerance.silence else None
@@ -54,14 +55,14 @@ def driver_rules(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
     if len(alive) > 1:
         yield _two(evidence, alive)
     owner, seen = evidence.state.owner, evidence.owner_seen
-    if evidence.active and owner and seen and not seen.lives(tolerance.silence):
+    if evidence.active and owner and seen and not seen.liveness(tolerance.silence).alive:
         yield _not_there(evidence, tolerance, owner, seen, alive)
     if not alive:
         yield from _failure(evidence)
     yield from _stop(evidence, alive)
 
 
-def _two(evidence: Evidence, alive: list[DriverSeen]) -> Finding:
+def _two(evidence: Evidence, alive: list[DriverObservation]) -> Finding:
     owner = evidence.owner_seen
     keeps = next((each for each in alive if evidence.active and each is owner), alive[0])
     others = [each for each in alive if each is not keeps]
@@ -85,8 +86,8 @@ def _not_there(
     evidence: Evidence,
     tolerance: Tolerance,
     owner: Owner,
-    seen: DriverSeen,
-    alive: list[DriverSeen],
+    seen: DriverObservation,
+    alive: list[DriverObservation],
 ) -> Finding:
     shown = {
         **described(seen),
@@ -95,7 +96,7 @@ def _not_there(
         "watermark": evidence.watermark.epoch,
         "committedAt": evidence.watermark.committed_at,
     }
-    if seen.lives(tolerance.silence) is None and seen.heartbeat is None and not alive:
+    if seen.liveness(tolerance.silence).alive is None and seen.heartbeat is None and not alive:
         return _unseen(evidence, tolerance, seen, shown)
     how = _how_gone(seen)
     if alive:
@@ -109,7 +110,7 @@ def _not_there(
             query_id=evidence.query_id,
             raised=Severity.INFO,
         )
-    proven = seen.lives(tolerance.silence) is False
+    proven = seen.liveness(tolerance.silence).alive is False
     again = start_again(owner.driver.launched_by)
     sure = "" if proven else " Whether it is dead cannot be proven from here: look on its host."
     return Finding(
@@ -126,7 +127,7 @@ def _not_there(
     )
 
 
-def _how_gone(seen: DriverSeen) -> str:
+def _how_gone(seen: DriverObservation) -> str:
     if seen.summary is not None:
         released = "after it released it" if seen.summary.released else "without releasing it"
         return f"ended ({seen.summary.reason}) {released}"
@@ -140,7 +141,7 @@ def _how_gone(seen: DriverSeen) -> str:
 
 
 def _unseen(
-    evidence: Evidence, tolerance: Tolerance, seen: DriverSeen, shown: dict[str, Any]
+    evidence: Evidence, tolerance: Tolerance, seen: DriverObservation, shown: dict[str, Any]
 ) -> Finding:
     watermark = evidence.watermark
     age = seconds_since(watermark.committed_at, evidence.seen_at)
@@ -190,7 +191,7 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
     )
 
 
-def _stop(evidence: Evidence, alive: list[DriverSeen]) -> Iterator[Finding]:
+def _stop(evidence: Evidence, alive: list[DriverObservation]) -> Iterator[Finding]:
     note, owner, seen = standing_request(evidence.state), evidence.state.owner, evidence.owner_seen
     if note is None:
         return

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from airflow_provider_lance.diagnostics.collect import collect
 from airflow_provider_lance.diagnostics.evidence import (
     USUAL,
-    DriverSeen,
     Evidence,
     Tolerance,
 )
@@ -20,6 +19,7 @@ from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.supervision.health import StreamState
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["Status", "count", "status", "take_status"]
 
@@ -149,13 +149,13 @@ def status(
     )
 
 
-def _shown(evidence: Evidence) -> DriverSeen | None:
+def _shown(evidence: Evidence) -> DriverObservation | None:
     """Return the driver to show: the newest that may be running, otherwise the newest."""
-    working = [each for each in evidence.drivers if each.lives(float("inf")) is not False]
+    working = [each for each in evidence.drivers if each.liveness(float("inf")).alive is not False]
     return next(iter(working or evidence.drivers), None)
 
 
-def _sentence(evidence: Evidence, findings: list[Finding], driver: DriverSeen | None) -> str:
+def _sentence(evidence: Evidence, findings: list[Finding], driver: DriverObservation | None) -> str:
     state = evidence.health.state.value if evidence.health else UNKNOWN
     worst = findings[0] if findings else None
     if worst and worst.severity >= Severity.ERROR:
@@ -166,7 +166,7 @@ def _sentence(evidence: Evidence, findings: list[Finding], driver: DriverSeen | 
     return said
 
 
-def _parts(evidence: Evidence, driver: DriverSeen | None) -> list[str]:
+def _parts(evidence: Evidence, driver: DriverObservation | None) -> list[str]:
     watermark, health, now = evidence.watermark, evidence.health, evidence.seen_at
     parts = [
         f"watermark {watermark.epoch}" if watermark.epoch > NO_EPOCH else "no epoch committed yet"
@@ -190,7 +190,7 @@ def _parts(evidence: Evidence, driver: DriverSeen | None) -> list[str]:
     return parts
 
 
-def _progress(driver: DriverSeen | None, name: str) -> float | None:
+def _progress(driver: DriverObservation | None, name: str) -> float | None:
     progress = (driver.heartbeat_json or {}).get("progress") if driver else None
     value = progress.get(name) if isinstance(progress, Mapping) else None
     return _rounded(value) if isinstance(value, int | float) else None

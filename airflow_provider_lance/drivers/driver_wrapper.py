@@ -60,7 +60,7 @@ class DriverWrapper:
         if process is None:
             return
         driver = ProcessIdentity.of(process.pid)  # not reaped yet, so no other process has its pid
-        if not self._tell(driver):
+        if not self._publish(driver):
             driver.kill()
             process.wait()
             return
@@ -103,17 +103,19 @@ class DriverWrapper:
             self._folder.publish({"error": said, "errno": number, "missing": missing})
             return None
 
-    def _tell(self, driver: ProcessIdentity) -> bool:
+    def _publish(self, driver: ProcessIdentity) -> bool:
         """Publish that the driver runs; ``False`` if the launch was given up meanwhile."""
         keeper = ProcessIdentity.of(os.getpid())
         try:
-            told = self._folder.publish({"driver": driver.to_json(), "keeper": keeper.to_json()})
+            published = self._folder.publish(
+                {"driver": driver.to_json(), "keeper": keeper.to_json()}
+            )
         except OSError as error:
-            log.error("Killed the driver: cannot tell that it runs: %s", error)
+            log.error("Killed the driver: cannot publish that it runs: %s", error)
             return False
-        if not told:
+        if not published:
             log.warning("Killed the driver: its launch was given up meanwhile.")
-        return told
+        return published
 
     def _watch(self, driver: ProcessIdentity) -> None:
         """Return when the driver has ended; stop it when requested."""
@@ -135,7 +137,9 @@ class DriverWrapper:
                     order = replace(self._order.stop, by=by)
                     Thread(target=self._ask, args=(order, deadline), daemon=True).start()
             elif deadline is not None and time.monotonic() >= deadline:
-                log.warning("Still there after %g s: killed. pid=%d", self._order.grace, driver.pid)
+                log.warning(
+                    "Still running after %g s: killed. pid=%d", self._order.grace, driver.pid
+                )
                 driver.kill()
                 deadline = None
 
@@ -161,7 +165,7 @@ class DriverWrapper:
         try:
             self._folder.write_exit(status)
         except OSError as error:
-            log.error("Cannot note the driver's end: %s", error)
+            log.error("Cannot record the driver's end: %s", error)
 
 
 def _request(stop: StopSettings) -> str:

@@ -5,83 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.decoding import Reader, json_object
-from airflow_provider_lance.protocol.option_parsers import travelled
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 
 __all__ = ["HOST_SHUTDOWN", "LaunchRequest", "StopSettings"]
 
 HOST_SHUTDOWN = "shutdown of host"
 """The signature of a stop that no task requested."""
-
-
-@dataclass(frozen=True, slots=True)
-class StopSettings:
-    """How a driver is asked to stop in order: through its dataset, as that launch.
-
-    ``by`` says who asks; the driver wrapper sets it at the time of the stop.
-    """
-
-    uri: str
-    query_id: str
-    launch_id: str
-    by: str = ""
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchRequest:
-    """What to run, in which environment, and how to end it.
-
-    ``redact`` are texts that must not appear in a log. ``grace`` is the number of seconds between
-    the stop request and the kill.
-    """
-
-    command: Sequence[str]
-    environment: Mapping[str, str] = field(repr=False)
-    redact: Sequence[str] = field(repr=False)
-    grace: float
-    stop: StopSettings | None
-
-    def dumps(self) -> str:
-        """Return the request as one JSON document."""
-        stop = self.stop and {
-            "uri": self.stop.uri,
-            "storageOptions": dict(self.stop.storage_options),
-            "queryId": self.stop.query_id,
-            "launchId": self.stop.launch_id,
-            "by": self.stop.by,
-        }
-        document = {
-            "command": list(self.command),
-            "environment": dict(self.environment),
-            "redact": list(self.redact),
-            "grace": self.grace,
-            "stop": stop,
-        }
-        return json.dumps(document)
-
-    @classmethod
-    def loads(cls, text: str | bytes) -> LaunchRequest:
-        """Read what :meth:`dumps` made.
-
-        :raises SpecError: it is truncated, or not a launch request.
-        """
-        try:
-            document = json_object(text)
-        except ValueError as error:
-            raise SpecError(f"an order to a keeper must be {error}") from None
-        return cls(**travelled(cls, document, _WHAT, _READERS))
-
-
-def _stop(given: object) -> StopSettings | None:
-    if not isinstance(given, Mapping):
-        if given is None:
-            return None
-        raise ValueError("a mapping, or nothing")
-    named = {_STOP_NAMES.get(name, name): value for name, value in given.items()}
-    return StopSettings(**travelled(StopSettings, named, _WHAT, {"storage_options": _mapping}))
 
 
 def _text(value: object) -> str:
@@ -103,15 +36,55 @@ def _mapping(value: object) -> dict[str, str]:
     return {_text(name): _text(item) for name, item in value.items()}
 
 
-_WHAT = "an order to a keeper"
-_STOP_NAMES = {
-    "queryId": "query_id",
-    "launchId": "launch_id",
-    "storageOptions": "storage_options",
-}
-_READERS: Mapping[str, Reader] = {
-    "command": _list,
-    "environment": _mapping,
-    "redact": _list,
-    "stop": _stop,
-}
+@dataclass(frozen=True, slots=True)
+class StopSettings(JsonRecord):
+    """How a driver is asked to stop in order: through its dataset, as that launch.
+
+    ``by`` says who asks; the driver wrapper sets it at the time of the stop.
+    """
+
+    uri: str
+    query_id: str
+    launch_id: str
+    by: str = ""
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    json_readers: ClassVar[Mapping[str, Reader]] = {"storage_options": _mapping}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest(JsonRecord):
+    """What to run, in which environment, and how to end it.
+
+    ``redact`` are texts that must not appear in a log. ``grace`` is the number of seconds between
+    the stop request and the kill.
+    """
+
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    redact: Sequence[str] = field(repr=False)
+    grace: float
+    stop: StopSettings | None
+
+    json_name = "a launch request"
+    json_readers: ClassVar[Mapping[str, Reader]] = {
+        "command": _list,
+        "environment": _mapping,
+        "redact": _list,
+    }
+
+    def dumps(self) -> str:
+        """Return the request as one JSON document."""
+        return json.dumps(self.to_json())
+
+    @classmethod
+    def loads(cls, text: str | bytes) -> Self:
+        """Read what :meth:`dumps` made.
+
+        :raises SpecError: it is truncated, or not a launch request.
+        """
+        try:
+            document = json_object(text)
+        except ValueError as error:
+            raise SpecError(f"{cls.json_name} must be {error}") from None
+        return cls.from_json(document)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_lance.drivers.launch_request import LaunchRequest, StopSettings
-from airflow_provider_lance.drivers.log_tail import last_lines
+from airflow_provider_lance.drivers.rotating_log import last_lines
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.protocol.json_codec import JsonRecord
@@ -113,7 +113,7 @@ def launch(
     folder.make()
     if folder.read_driver() is not None:
         raise SpecError(
-            f"{folder.path} has had its driver: a launch id serves once, make a new one"
+            f"{folder.path} has already started a driver; make a new launch id for each launch"
         )
     order = LaunchRequest(command, environment, redact, grace, stop)
     try:
@@ -185,7 +185,7 @@ def _late(folder: RunDirectory, seconds: float) -> TransientError:
 
 def _said(folder: RunDirectory) -> str:
     lines = last_lines(folder.keeper_log, 20)
-    return "It said:\n" + "\n".join(lines) if lines else "It said nothing."
+    return "Its log:\n" + "\n".join(lines) if lines else "Its log is empty."
 
 
 def _driver(document: Mapping[str, Any], folder: RunDirectory) -> LocalDriver:

@@ -102,7 +102,7 @@ class RunDirectory:
                 _write_new(self.spec_file, text)
             except FileExistsError:
                 raise SpecError(
-                    f"{self.spec_file} is there already: a launch id serves once, make a new one"
+                    f"{self.spec_file} already exists; make a new launch id for each launch"
                 ) from None
         return self.spec_file
 

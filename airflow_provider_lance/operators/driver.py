@@ -21,7 +21,7 @@ from airflow_provider_lance.protocol.model import OwnerState, QueryState, StopNo
 from airflow_provider_lance.protocol.stop_requests import standing_request
 from airflow_provider_lance.spec.job import JobSpec
 from airflow_provider_lance.supervision.health import Limits, StreamState
-from airflow_provider_lance.triggers.stopping import end_launch
+from airflow_provider_lance.triggers.stop import end_launch
 from airflow_provider_lance.triggers.supervision_outcome import (
     Action,
     SupervisionOutcome,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_lance import shipping
 from airflow_provider_lance.backends.environment import inherit_no_more
+from airflow_provider_lance.backends.masters import driver_name
 from airflow_provider_lance.backends.submission import Submission
 from airflow_provider_lance.backends.submit import (
     close_output,
@@ -25,9 +26,8 @@ from airflow_provider_lance.compat import (
     AirflowException,
     redirect_submit_output,
     submit_process,
-    submitted_driver,
 )
-from airflow_provider_lance.drivers.log_tail import end_of_log
+from airflow_provider_lance.drivers.rotating_log import end_of_log
 from airflow_provider_lance.drivers.run_directory import RunDirectory, forget_old_launches
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics, measure
@@ -187,8 +187,7 @@ class SparkEngine:
 
     def _driver(self) -> str:
         """Return the cluster's name for the driver, empty if spark-submit did not print it."""
-        known = submitted_driver(self._hook)
-        return known.yarn_application or known.pod
+        return driver_name(self._hook)
 
     def _raise_silence(self, failure: str | None) -> NoReturn:
         if self._killed:

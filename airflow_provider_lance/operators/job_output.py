@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_lance.compat import masked_texts
 from airflow_provider_lance.drivers.rotating_log import Redactor, RotatingLog
-from airflow_provider_lance.triggers.warnings import Warnings
+from airflow_provider_lance.triggers.task_log import Warnings
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger

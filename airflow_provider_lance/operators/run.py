@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_lance.backends.master import require_master
+from airflow_provider_lance.backends.masters import master_kind
 from airflow_provider_lance.compat import AirflowException
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.links.lance import (
@@ -124,7 +124,7 @@ class StreamRun:
         self._show_links(config.launch.uri)
         launch = self._driver.find(request.launch, config.limits)
         if launch is None:
-            require_master(request.submission.connection)
+            master_kind(request.submission.connection).require(request.submission.connection)
         if request.spec.trigger == AVAILABLE_NOW:
             turn = waited or new_turn(config, self._context)
             if launch:

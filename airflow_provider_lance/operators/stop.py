@@ -27,14 +27,10 @@ from airflow_provider_lance.operators.supervision import check_poll_interval
 from airflow_provider_lance.operators.task_state import task_key
 from airflow_provider_lance.protocol.codec import decode_query, require_query_id
 from airflow_provider_lance.protocol.stop_requests import request_stop
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.triggers.condition import EpochCondition
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
-from airflow_provider_lance.triggers.stop import (
-    LanceStopTrigger,
-    Stopping,
-    StopState,
-    process_of,
-)
+from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping, StopState
 from airflow_provider_lance.triggers.watermark_follower import Follower, OnMissing
 
 __all__ = ["LanceStreamStopOperator"]
@@ -224,7 +220,7 @@ class LanceStreamStopOperator(BaseOperator):
         owner = decode_query(port.config, self.query_id, port.version).owner
         if owner is None or owner.token != stopping.token:
             return StopState.GONE.value
-        process = process_of(owner)
+        process = ProcessIdentity.recorded(owner.driver)
         if process.kill():
             self.log.warning("Its grace was over: killed. pid=%d", process.pid)
             return "killed"

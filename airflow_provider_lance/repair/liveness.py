@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from itertools import chain
 
 from airflow_provider_lance.diagnostics.collect_drivers import collect_drivers, with_owner
-from airflow_provider_lance.diagnostics.evidence import DriverSeen
 from airflow_provider_lance.exceptions import DriverAliveError
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import Owner, OwnerState, QueryState
+from airflow_provider_lance.supervision.liveness import DriverObservation, Sign
 
 __all__ = ["named", "refuse_live_driver", "seen_from_here"]
 
@@ -23,7 +23,7 @@ _YOUNG_SECONDS = 600.0
 
 def seen_from_here(
     state: QueryState, reports: Files | None, *others: Files | None
-) -> tuple[DriverSeen, ...]:
+) -> tuple[DriverObservation, ...]:
     """Return the newest launches that left reports, and the owner, with or without reports.
 
     :param reports: those beside the owner's checkpoint; ``None`` if they cannot be read.
@@ -38,7 +38,7 @@ def seen_from_here(
 
 
 def refuse_live_driver(
-    state: QueryState, drivers: Iterable[DriverSeen], *, proven_dead: bool, command: str
+    state: QueryState, drivers: Iterable[DriverObservation], *, proven_dead: bool, command: str
 ) -> None:
     """Raise unless every visible driver of the query has exited.
 
@@ -51,27 +51,22 @@ def refuse_live_driver(
     owner = state.owner
     for driver in sorted(drivers, key=lambda each: not each.alive):
         own = owner is not None and driver.is_of(owner.driver)
-        if own and owner and owner.state is OwnerState.ACTIVE:
-            # Its process counts, not its summary: an epoch that hung may continue in it.
-            at_work = driver.alive
-            if driver.alive is None and driver.summary is not None:
-                at_work = False
-        elif (
-            own
-            or driver.summary is not None
-            or (driver.heartbeat and driver.heartbeat.state == "ended")
-        ):
-            at_work = False
-        else:
-            old = driver.heartbeat is None or driver.silent >= _YOUNG_SECONDS
-            at_work = False if driver.alive is None and old else driver.alive
+        holds = own and owner is not None and owner.state is OwnerState.ACTIVE
+        if own and not holds:
+            continue  # it released the query
+        seen = driver.liveness(_YOUNG_SECONDS, process_first=holds)
+        at_work = seen.alive
+        if seen.shown_by is Sign.HEARTBEAT:
+            at_work = None
+        elif at_work is None and not holds:
+            at_work = False  # a launch that owns nothing, and has been silent for long
         if at_work is False or (at_work is None and proven_dead):
             continue
         raise _refusal(state, driver, own=own, at_work=at_work, command=command)
 
 
 def _refusal(
-    state: QueryState, driver: DriverSeen, *, own: bool, at_work: bool | None, command: str
+    state: QueryState, driver: DriverObservation, *, own: bool, at_work: bool | None, command: str
 ) -> DriverAliveError:
     assert state.owner is not None
     who = f"launch {driver.launch_id}"

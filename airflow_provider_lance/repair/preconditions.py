@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from airflow_provider_lance.diagnostics.evidence import DriverSeen
 from airflow_provider_lance.exceptions import (
     DatasetRestoredError,
     HistoryGapError,
@@ -32,6 +31,7 @@ from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.repair.liveness import refuse_live_driver, seen_from_here
 from airflow_provider_lance.supervision.driver_reports import report_location
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["Preconditions", "check_preconditions", "gap_error", "known_query", "refuse_undone"]
 
@@ -49,7 +49,7 @@ class Preconditions:
     ) -> None:
         self.port, self.state, self.owner = port, state, owner
         self._storage, self._connection_arguments = storage, connection_arguments
-        self._drivers: tuple[DriverSeen, ...] = ()
+        self._drivers: tuple[DriverObservation, ...] = ()
 
     @property
     def query_id(self) -> str:

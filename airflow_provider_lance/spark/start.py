@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -14,6 +15,8 @@ from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import Driver, Owner
 from airflow_provider_lance.spec.job import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
+from airflow_provider_lance.supervision.liveness import DriverObservation
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["classic_session", "driver_of", "refuse_trigger", "wait_for_end"]
@@ -87,22 +90,25 @@ def wait_for_end(owner: Owner, reports: Files) -> None:
 
     :param reports: where the query's drivers write heartbeats and summaries.
     """
-    process = ProcessIdentity(owner.driver.host, owner.driver.pid, owner.driver.start)
+    process = ProcessIdentity.recorded(owner.driver)
     if process == ProcessIdentity.of(os.getpid()):
         return  # an earlier query of this very process; Spark itself ends it
     launch_id = owner.driver.launch_id
     began = heard = time.monotonic()
     last = None
     while time.monotonic() - began < _PATIENCE_SECONDS:
-        alive = process.alive()
-        if alive is False or (launch_id and read_summary(reports, launch_id)):
-            return
-        if alive is None:
-            beat = read_heartbeat(reports, launch_id) if launch_id else None
+        seen = DriverObservation(
+            launch_id,
+            alive=process.alive(),
+            summary=read_summary(reports, launch_id) if launch_id else None,
+        )
+        if seen.alive is None and launch_id and (beat := read_heartbeat(reports, launch_id)):
             if beat != last:
                 last, heard = beat, time.monotonic()
-            if beat is None or time.monotonic() - heard > _SILENCE_SECONDS:
-                return
+            silent = time.monotonic() - heard
+            seen = replace(seen, heartbeat=Heartbeat.parse(beat), silent=silent)
+        if not seen.liveness(_SILENCE_SECONDS).alive:
+            return
         time.sleep(_LOOK_SECONDS)
     log.warning(
         "The driver that the query was taken from has not ended. pid=%d host=%s launch=%s",

@@ -11,14 +11,14 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from airflow_provider_lance.exceptions import FencedError, TerminalError, error_class
-from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.json_codec import JsonRecord
-from airflow_provider_lance.protocol.model import NO_EPOCH, Owner, OwnerState, StopNote
-from airflow_provider_lance.supervision.driver_log import LastError, is_certain
+from airflow_provider_lance.protocol.model import NO_EPOCH, OwnerState, StopNote
+from airflow_provider_lance.supervision.driver_log import is_certain
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
-__all__ = ["DriverObservation", "Health", "Limits", "StreamState", "evaluate", "is_suspect"]
+__all__ = ["Health", "Limits", "StreamState", "evaluate", "is_suspect"]
 
 
 _LONG_SECONDS = 30.0
@@ -72,34 +72,6 @@ class Limits(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class DriverObservation:
-    """The result of one observation.
-
-    ``alive`` is ``None`` where it is unknown, as for a process of another host. ``age`` counts from
-    the launch and ``silent`` from the newest heartbeat, both on the observer's clock.
-    ``reports_unreadable`` says that this observer can never read the driver's heartbeats.
-    ``exit_status`` is spark-submit's if its wrapper noted one, or the cluster's; negative for a
-    signal. ``last_error`` is the newest in the log of a driver that has exited, where it is
-    readable. ``checkpoint``, ``owner`` and ``stop_note`` are only read when :func:`is_suspect` says
-    so.
-    """
-
-    launch_id: str
-    launched_at: str
-    alive: bool | None
-    age: float
-    silent: float = 0.0
-    heartbeat: Heartbeat | None = None
-    reports_unreadable: bool = False
-    summary: Summary | None = None
-    exit_status: int | None = None
-    last_error: LastError | None = None
-    checkpoint: Checkpoint | None = None
-    owner: Owner | None = None
-    stop_note: StopNote | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Health:
     """A stream's state, and a text that says how it was recognised."""
 
@@ -120,7 +92,7 @@ def is_suspect(observation: DriverObservation, limits: Limits) -> bool:
     """Return whether heartbeat and process alone do not decide the state; pure."""
     if observation.summary is not None:
         return False
-    if observation.alive is False:
+    if _alive(observation, limits) is False:
         return True
     if observation.heartbeat is None:
         return observation.age >= limits.start
@@ -130,10 +102,10 @@ def is_suspect(observation: DriverObservation, limits: Limits) -> bool:
 def evaluate(observation: DriverObservation, limits: Limits) -> Health:
     """Return a stream's state; pure."""
     if observation.summary is not None:
-        return _last_word(observation.summary)
+        return _ended(observation.summary)
     if fenced := _fenced(observation):
         return fenced
-    if observation.alive is False:
+    if _alive(observation, limits) is False:
         return _gone(observation)
     if observation.heartbeat is None:
         return _despite_stop_request(_unheard(observation, limits), observation.stop_note)
@@ -142,9 +114,15 @@ def evaluate(observation: DriverObservation, limits: Limits) -> Health:
     return _living(observation, observation.heartbeat)
 
 
-def _last_word(summary: Summary) -> Health:
+def _alive(observation: DriverObservation, limits: Limits) -> bool | None:
+    return observation.liveness(limits.silence, process_first=True).alive
+
+
+def _ended(summary: Summary) -> Health:
     if summary.reason is EndReason.FINISHED:
-        return Health(StreamState.FINISHED, f"read all there was, watermark {summary.watermark}")
+        return Health(
+            StreamState.FINISHED, f"read all available data, watermark {summary.watermark}"
+        )
     if summary.reason is EndReason.STOPPED:
         who = summary.stopped_by or ""
         how = "" if summary.released else f", not in order: {summary.message or 'not released'}"
@@ -206,27 +184,27 @@ def _unheard(observation: DriverObservation, limits: Limits) -> Health:
         return Health(StreamState.STARTING, f"launched {observation.age:.0f} s ago")
     owner = observation.owner
     ours = owner is not None and owner.driver.launch_id == observation.launch_id
-    if observation.alive and (observation.reports_unreadable or ours):
+    alive = _alive(observation, limits)
+    if alive and (observation.reports_unreadable or ours):
         held = f", it holds token {owner.token}" if owner and ours else ""
         return Health(StreamState.RUNNING, f"its heartbeats cannot be read from here{held}")
-    if observation.alive:
+    if alive:
         reason = (
             f"the driver runs and gave no heartbeat in {observation.age:.0f} s since its launch"
         )
         return Health(StreamState.STALLED, reason, True)
     reason = (
-        f"no heartbeat in {observation.age:.0f} s since the launch, and its process is out of sight"
+        f"no heartbeat in {observation.age:.0f} s since the launch, and its process is not visible "
+        "from here"
     )
     return Health(StreamState.DEAD, reason, True)
 
 
 def _stalled(observation: DriverObservation, limits: Limits) -> Health | None:
     held, last = _held(observation), _last_seen(observation)
-    hangs = observation.alive is None and observation.silent >= limits.silence
-    if hangs:
-        reason = (
-            f"no heartbeat for {observation.silent:.0f} s, and its process is out of sight{last}"
-        )
+    if _alive(observation, limits) is None:
+        silent = f"no heartbeat for {observation.silent:.0f} s"
+        reason = f"{silent}, and its process is not visible from here{last}"
         return Health(StreamState.DEAD, reason, True)
     if held < limits.stall:
         return None
@@ -235,7 +213,9 @@ def _stalled(observation: DriverObservation, limits: Limits) -> Health | None:
         reason = f"epoch {epoch} is planned and not committed for {held:.0f} s{last}"
         return Health(StreamState.STALLED, reason, True)
     if observation.silent >= limits.silence:
-        reason = f"the driver's process is there and silent for {observation.silent:.0f} s{last}"
+        reason = (
+            f"the driver's process runs and has been silent for {observation.silent:.0f} s{last}"
+        )
         return Health(StreamState.STALLED, reason, True)
     return None
 
@@ -263,7 +243,7 @@ def _living(observation: DriverObservation, heartbeat: Heartbeat) -> Health:
         return Health(StreamState.RUNNING, watermark)
     # No epoch is planned: a source may take long to list its data, so that is not a stall.
     looks = observation.checkpoint is not None and observation.checkpoint.in_flight is None
-    what = "looking for data" if looks else "at work on one epoch"
+    what = "looking for data" if looks else "busy with one epoch"
     return Health(StreamState.RUNNING, f"{watermark}, {what} for {_held(observation):.0f} s")
 
 

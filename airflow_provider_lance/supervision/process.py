@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from airflow_provider_lance.protocol.decoding import Reader, whole
 from airflow_provider_lance.protocol.json_codec import JsonRecord
+from airflow_provider_lance.protocol.model import Driver
 
 __all__ = ["ProcessIdentity"]
 
@@ -53,6 +54,11 @@ class ProcessIdentity(JsonRecord):
         seen = _look(pid)
         start = f"{_boot()}:{seen[1]}" if seen else ""
         return cls(socket.gethostname(), pid, start)
+
+    @classmethod
+    def recorded(cls, driver: Driver) -> ProcessIdentity:
+        """Return the process that an owner record names."""
+        return cls(driver.host, driver.pid, driver.start)
 
     @property
     def here(self) -> bool:

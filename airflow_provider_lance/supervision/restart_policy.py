@@ -33,11 +33,11 @@ class RestartPolicy(JsonRecord):
             raise SpecError(f"max_restarts must be 0 or more, got {self.most}")
         if not 0 < self.first <= self.longest:
             raise SpecError(
-                "restart_delay must be more than nothing and at most max_restart_delay, got "
+                "restart_delay must be more than 0 s and at most max_restart_delay, got "
                 f"{self.first} s and {self.longest} s"
             )
         if not self.healthy > 0:
-            raise SpecError(f"healthy_after must be more than nothing, got {self.healthy} s")
+            raise SpecError(f"healthy_after must be more than 0 s, got {self.healthy} s")
 
 
 @dataclass(frozen=True, slots=True)

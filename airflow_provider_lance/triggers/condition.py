@@ -53,7 +53,7 @@ class EpochCondition(JsonRecord):
         if self.epoch is not None and self.epoch < 0:
             raise SpecError(f"epoch must be 0 or more, got {self.epoch}: Spark's first epoch is 0")
         if self.max_age is not None and self.max_age <= timedelta(0):
-            raise SpecError(f"max_age must be more than nothing, got {self.max_age}")
+            raise SpecError(f"max_age must be more than 0, got {self.max_age}")
 
     def is_met(self, watermark: Watermark, now: datetime) -> bool:
         """Return whether the wait is over; pure."""
@@ -107,7 +107,7 @@ class Mark(JsonRecord):
                 raise ValueError("a part is missing")
             return cls.read_json(given)
         except ValueError as error:
-            raise ValueError(f"{shown(given)} is no mark: {error}") from None
+            raise ValueError(f"{shown(given)} cannot be read as a mark: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -243,7 +243,7 @@ class _Told:
         self._teller.say(
             (verb, type(error)),
             logging.WARNING,
-            "Could not %s what was told last. key=%s error=%s: %s",
+            "Could not %s the last reported mark. key=%s error=%s: %s",
             verb,
             self._key,
             type(error).__name__,

@@ -1,4 +1,4 @@
-"""Wait until a driver that was asked to stop has stopped."""
+"""Ask one launch to stop, wherever it runs; wait until a driver that was asked has stopped."""
 
 from __future__ import annotations
 
@@ -11,18 +11,55 @@ from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_lance.exceptions import SpecError, TerminalError, TransientError
+from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.exceptions import (
+    DatasetNotFoundError,
+    TerminalError,
+    TransientError,
+)
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.decoding import Reader, moment
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import Owner, OwnerState
+from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.protocol.watermark import exact_watermark
-from airflow_provider_lance.supervision.driver_reports import read_summary, report_location
-from airflow_provider_lance.supervision.process import ProcessIdentity
+from airflow_provider_lance.supervision.liveness import observe_owner
 from airflow_provider_lance.triggers.threads import Pool, in_thread
 
-__all__ = ["LanceStopTrigger", "StopState", "Stopping", "process_of"]
+__all__ = ["LanceStopTrigger", "StopState", "Stopping", "ask_to_stop", "end_launch"]
+
+
+def ask_to_stop(launch: Launch, hook: LanceHook, by: str) -> bool:
+    """Ask exactly this launch to stop after its current epoch; return whether it could be asked.
+
+    On the driver's own host, this asks its driver wrapper, which returns at once, asks through the
+    dataset, and kills the driver when its grace has run out. Elsewhere this asks through the
+    dataset directly: blocks.
+
+    :param by: who asks, for the driver's summary and its readers.
+    :raises TransientError: the store did not answer.
+    """
+    if launch.stop(by):
+        return True
+    try:
+        port = hook.open(launch.uri)
+    except DatasetNotFoundError:
+        return False
+    return request_stop(port, launch.query_id, by=by, launch_id=launch.launch_id) is not None
+
+
+def end_launch(launch: Launch, hook: LanceHook, by: str) -> str:
+    """Ask a launch to stop, or kill it if it cannot be asked; return what was done, as text.
+
+    :raises TransientError: the store did not answer.
+    """
+    if ask_to_stop(launch, hook, by):
+        return "asked to stop"
+    # There is no dataset to ask through, so the driver cannot be in the middle of a commit.
+    if launch.kill():
+        return "killed"
+    return "found no driver to ask"
 
 
 class StopState(StrEnum):
@@ -65,28 +102,10 @@ class Stopping(JsonRecord):
             return StopState.GONE
         if owner.state is OwnerState.RELEASED:
             return StopState.RELEASED
-        alive = process_of(owner).alive()
-        if alive is False or (alive is None and _has_said_its_last_word(owner, hook)):
+        if observe_owner(owner.driver, hook.files).liveness(process_first=True).alive is False:
             return StopState.GONE
         over = datetime.now(UTC) >= datetime.fromisoformat(self.deadline)
         return StopState.OVERDUE if over else StopState.WAITING
-
-
-def _has_said_its_last_word(owner: Owner, hook: LanceHook) -> bool:
-    """Return whether a driver on another host left its summary, if that is readable from here."""
-    driver = owner.driver
-    if not driver.launch_id:
-        return False
-    try:
-        reports = hook.files(report_location(driver.checkpoint_location))
-        return read_summary(reports, driver.launch_id) is not None
-    except (SpecError, TransientError):
-        return False
-
-
-def process_of(owner: Owner) -> ProcessIdentity:
-    """Return the exact process that an owner record names."""
-    return ProcessIdentity(owner.driver.host, owner.driver.pid, owner.driver.start)
 
 
 class LanceStopTrigger(BaseTrigger):

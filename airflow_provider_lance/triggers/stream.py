@@ -10,7 +10,7 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.triggers.stopping import end_launch
+from airflow_provider_lance.triggers.stop import end_launch
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig, SupervisionLoop
 from airflow_provider_lance.triggers.supervision_outcome import Action
 from airflow_provider_lance.triggers.threads import Pool, in_thread
@@ -61,7 +61,7 @@ class LanceStreamTrigger(BaseTrigger):
             try:
                 if not await in_thread(Pool.STOPS, self._was_ended_by_user):
                     # Another triggerer took it over, or a new try will: both look after the driver.
-                    self.log.info("The task goes on elsewhere; its driver is left alone.")
+                    self.log.info("Another process now runs this task; its driver keeps running.")
                     return
                 hook = LanceHook(order.lance_conn_id)
                 told = await in_thread(Pool.STOPS, end_launch, order.launch, hook, order.task_key)
@@ -72,8 +72,8 @@ class LanceStreamTrigger(BaseTrigger):
                 self.log.info("The driver: %s. where=%s", told, order.launch.where())
                 return
         self.log.error(
-            "The driver was not asked to stop and goes on. Stop it with a LanceStreamStopOperator. "
-            "where=%s",
+            "The driver was not asked to stop and keeps running. Stop it with a "
+            "LanceStreamStopOperator. where=%s",
             order.launch.where(),
         )
 

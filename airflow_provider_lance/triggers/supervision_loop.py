@@ -10,22 +10,26 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_provider_lance.backends.launch import Launch
-from airflow_provider_lance.drivers.log_tail import LogTail, last_lines
+from airflow_provider_lance.drivers.rotating_log import LogTail, last_lines
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.decoding import Reader, moment
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.supervision.health import Health, Limits, StreamState
 from airflow_provider_lance.supervision.restart_policy import RestartHistory, RestartPolicy
-from airflow_provider_lance.triggers.progress import EpochLines, count_restart, gauge_progress
-from airflow_provider_lance.triggers.stopping import ask_to_stop
+from airflow_provider_lance.triggers.stop import ask_to_stop
 from airflow_provider_lance.triggers.supervision_outcome import (
     Action,
     SupervisionOutcome,
     decide_next,
 )
 from airflow_provider_lance.triggers.supervisor import Supervisor
-from airflow_provider_lance.triggers.warnings import Warnings
+from airflow_provider_lance.triggers.task_log import (
+    EpochLines,
+    Warnings,
+    count_restart,
+    gauge_progress,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk.types import Logger
@@ -103,10 +107,10 @@ class SupervisionLoop:
         try:
             health = self.supervisor.look()
         except Exception as error:  # Lance and pyarrow raise undocumented errors
-            self._cannot_tell(error)
+            self._cannot_observe(error)
             return self._timed_out(None)
         if self._reason_unavailable:
-            self._log.info("The stream can be seen again.")
+            self._log.info("The stream is visible again.")
         self._reason_unavailable = ""
         self._show(health)
         heartbeat, summary = self.supervisor.heartbeat, self.supervisor.summary
@@ -129,10 +133,10 @@ class SupervisionLoop:
         heartbeat, summary = self.supervisor.heartbeat, self.supervisor.summary
         return summary.rows if summary else (heartbeat.total_rows or 0 if heartbeat else 0)
 
-    def _cannot_tell(self, error: Exception) -> None:
+    def _cannot_observe(self, error: Exception) -> None:
         said = f"{type(error).__name__}: {error}"
         if said != self._reason_unavailable:
-            self._log.warning("The stream cannot be seen now; it goes on. error=%s", said)
+            self._log.warning("The stream cannot be observed now; it keeps running. error=%s", said)
         self._reason_unavailable = said
         # Its credentials may have been replaced meanwhile.
         self._hook = LanceHook(self.order.lance_conn_id)
@@ -147,7 +151,7 @@ class SupervisionLoop:
         self._stopping_since = self._stopping_since or now
         if now - self._stopping_since > 2 * self.order.stop_grace and self.order.launch.kill():
             self._stopping_since = now
-            self._log.warning("Its grace was over: killed. where=%s", self.order.launch.where())
+            self._log.warning("Its grace is over: killed. where=%s", self.order.launch.where())
 
     def conclude(self, outcome: SupervisionOutcome) -> None:
         """Log why supervision is over, and end what hangs, if that is possible from here."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_provider_lance.backends.launch import Launch
-from airflow_provider_lance.drivers.log_tail import end_of_log
+from airflow_provider_lance.drivers.rotating_log import end_of_log
 from airflow_provider_lance.exceptions import (
     CheckpointCorruptError,
     DatasetNotFoundError,
@@ -29,14 +29,9 @@ from airflow_provider_lance.supervision.driver_reports import (
     read_summary,
     report_location,
 )
-from airflow_provider_lance.supervision.health import (
-    DriverObservation,
-    Health,
-    Limits,
-    evaluate,
-    is_suspect,
-)
+from airflow_provider_lance.supervision.health import Health, Limits, evaluate, is_suspect
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["Supervisor"]
 
@@ -102,20 +97,20 @@ class Supervisor:
         alive = self._alive()
         try:
             self._read_reports(alive)
-            if self.summary is None and is_suspect(self._sight(alive), self._limits):
-                self._read_last_word()
+            if self.summary is None and is_suspect(self._observe(alive), self._limits):
+                self._read_summary()
             if alive is False and self.summary is None:
                 if self.launch.is_ending():
                     alive = True  # its exit status is known in a moment
                 else:
                     self._read_log()
-            observation = self._sight(alive)
+            observation = self._observe(alive)
             if is_suspect(observation, self._limits):
-                observation = self._sight(alive, evidence=True)
+                observation = self._observe(alive, evidence=True)
         except Exception:
             now = self._clock()
             if alive is False and now - self._answered >= self._limits.silence:
-                return evaluate(self._sight(alive), self._limits)  # no more will become known
+                return evaluate(self._observe(alive), self._limits)  # no more will become known
             # The store's silence does not count as the driver's.
             self._changed += now - self._looked
             self._excused += now - self._looked
@@ -147,9 +142,9 @@ class Supervisor:
         if seen is not None and seen != self.heartbeat_json:
             self.heartbeat_json, self._changed = seen, self._clock()
         if alive is False or (self.heartbeat_json or {}).get("state") == "ended":
-            self._read_last_word()
+            self._read_summary()
 
-    def _read_last_word(self) -> None:
+    def _read_summary(self) -> None:
         if self._reports is not None:
             self.summary = read_summary(self._reports, self.launch.launch_id)
 
@@ -166,7 +161,7 @@ class Supervisor:
         """Continue with another hook: the old one's credentials may have changed."""
         self._hook, self._reports = hook, None
 
-    def _sight(self, alive: bool | None, *, evidence: bool = False) -> DriverObservation:
+    def _observe(self, alive: bool | None, *, evidence: bool = False) -> DriverObservation:
         owner, note = self._ownership() if evidence else (None, None)
         return DriverObservation(
             launch_id=self.launch.launch_id,

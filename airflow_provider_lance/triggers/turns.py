@@ -191,7 +191,7 @@ def _living_owner(turn: Turn, hook: LanceHook) -> str:
     except SpecError:
         reports = None
     (seen,) = with_owner((), state, reports, datetime.now(UTC))
-    if not seen.lives(turn.silence) or seen.silent >= turn.silence:
+    if not seen.liveness(turn.silence).alive or seen.silent >= turn.silence:
         return ""
     return f"the driver of run {_parts(by)[2]}, {seen.where}, which owns query {turn.query_id!r}"
 
@@ -237,7 +237,9 @@ class LanceTurnTrigger(BaseTrigger):
                 whom = await in_thread(Pool.LOOKS, turn.look, LanceHook(turn.lance_conn_id))
             except Exception as error:  # any error: waiting longer does no harm
                 if str(error) != trouble:
-                    self.log.warning("Cannot tell whose turn it is; asking again. error=%s", error)
+                    self.log.warning(
+                        "The order of the runs is unknown; asking again. error=%s", error
+                    )
                 trouble = str(error)
                 continue
             if not whom:

@@ -42,10 +42,10 @@ from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.triggers.condition import EpochCondition, Mark
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
-from airflow_provider_lance.triggers.progress import progress_line
 from airflow_provider_lance.triggers.stop import Stopping
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
 from airflow_provider_lance.triggers.supervision_outcome import SupervisionOutcome
+from airflow_provider_lance.triggers.task_log import progress_line
 from tests.fuzz.command_line import CommandLine, LookAtReports
 from tests.fuzz.nasty import WHOLES, damaged, json_damaged, text, text_damaged, value
 from tests.golden import written
@@ -539,7 +539,7 @@ def subjects(folder: Path) -> list[Subject]:
         Subject("what a task may repair", make_permits, read_permits),
         Subject("event trigger", make_trigger, read_trigger),
         Subject("connection", make_connection, read_connection, 2),
-        Subject("order to a keeper", lambda r: json_damaged(r, ORDER), read_order),
+        Subject("launch request", lambda r: json_damaged(r, ORDER), read_order),
         Subject("files of a launch", files.make, files.read),
         Subject("look at reports", looks.make, looks.read, refusals=()),
         Subject("command line", terminal.make, terminal.read, 4, refusals=()),

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_lance.backends.cluster import ClusterDriver
-from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends.launch import ClusterDriver, Launch
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.operators.task_state import DriverTaskState

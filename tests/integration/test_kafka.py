@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_lance.exceptions import TerminalError, error_class
 from airflow_provider_lance.spec.source_options import consumer_options, known_options
-from airflow_provider_lance.triggers.warnings import Warnings
+from airflow_provider_lance.triggers.task_log import Warnings
 from tests.support.kafka import KafkaSession, kafka_broker
 
 pytestmark = pytest.mark.slow

@@ -66,7 +66,7 @@ def test_a_stream_that_is_well(scene: Scene) -> None:
     (status,) = report.statuses
     assert status.state == "finished"
     assert (status.watermark, status.rows, status.fragments) == (3, 160, 4)
-    assert status.sentence.startswith("finished: read all there was, watermark 3, committed ")
+    assert status.sentence.startswith("finished: read all available data, watermark 3, committed ")
 
 
 def test_the_checkpoint_is_missing(scene: Scene, kept: Kept) -> None:

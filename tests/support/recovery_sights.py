@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_provider_lance.diagnostics.evidence import DriverSeen, Evidence
+from airflow_provider_lance.diagnostics.evidence import Evidence
 from airflow_provider_lance.diagnostics.findings import Severity
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.model import (
@@ -20,6 +20,7 @@ from airflow_provider_lance.protocol.model import (
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.health import Health, StreamState
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
+from airflow_provider_lance.supervision.liveness import DriverObservation
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
 NOW = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
@@ -54,9 +55,9 @@ def mark(epoch: int = 5, *stamps: EpochStamp, **changes: Any) -> Watermark:
     return replace(Watermark(epoch, 12, at(20), stamps), **changes)
 
 
-def driver(launch_id: str = "L1", **changes: Any) -> DriverSeen:
+def driver(launch_id: str = "L1", **changes: Any) -> DriverObservation:
     heartbeat = Heartbeat(at(3), "running", token=1, epoch=5, version=10, watermark=5)
-    seen = DriverSeen(launch_id, {}, heartbeat, None, True, 3.0, HERE, 1)
+    seen = DriverObservation(launch_id, {}, heartbeat, None, True, 3.0, HERE, 1)
     return replace(seen, **changes)
 
 

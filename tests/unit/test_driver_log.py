@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_lance.supervision.driver_log import last_error, summary_in
 from airflow_provider_lance.supervision.driver_reports import EndReason
-from airflow_provider_lance.triggers.warnings import Warnings
+from airflow_provider_lance.triggers.task_log import Warnings
 from tests.support.supervised import summary
 
 INFO = "26/11/22 10:00:00 INFO SparkContext: Running"

@@ -186,7 +186,7 @@ def test_a_driver_that_does_not_obey_is_killed(launches: Launches, dataset: str)
     ready(driver)
     assert driver.stop("a test")
     assert end_of(driver, 60) == -signal.SIGKILL
-    assert "Still there after 10 s: killed." in keeper_said(driver)
+    assert "Still running after 10 s: killed." in keeper_said(driver)
     assert asked(dataset)
     assert neighbour.alive() is True
 

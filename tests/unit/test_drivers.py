@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_lance.backends.cluster import ClusterDriver
-from airflow_provider_lance.backends.launch import Launch, same_task
+from airflow_provider_lance.backends.launch import ClusterDriver, Launch, same_task
 from airflow_provider_lance.drivers.local import LocalDriver
 from tests.support.supervised import ELSEWHERE, Supervised, killed
 

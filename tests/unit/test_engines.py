@@ -295,7 +295,7 @@ def test_a_job_that_fails_in_a_cluster_fails_here(small_fragments: str, spark_on
     ("options", "further", "message"),
     [
         ({"dryRun": True}, {}, "engine='local'"),
-        ({}, {"yarn_track_via_rm_api": True}, "this task waits for it"),
+        ({}, {"yarn_track_via_rm_api": True}, "this task waits for that end"),
     ],
 )
 def test_refuses_what_a_driver_in_a_cluster_cannot_do(

@@ -356,8 +356,8 @@ def test_a_state_store_that_fails_is_survived(
 
     asyncio.run(run())
     text = shown()
-    assert "Could not read what was told last" in text
-    assert "Could not keep what was told last" in text
+    assert "Could not read the last reported mark" in text
+    assert "Could not keep the last reported mark" in text
     assert "the API server is away" in text
 
 

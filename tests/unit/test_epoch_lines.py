@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_lance.triggers.progress import EpochLines
+from airflow_provider_lance.triggers.task_log import EpochLines
 
 
 class Clock:

@@ -14,7 +14,6 @@ from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.model import Driver, Owner, OwnerState, StopNote
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.health import (
-    DriverObservation,
     Health,
     Limits,
     StreamState,
@@ -22,6 +21,7 @@ from airflow_provider_lance.supervision.health import (
     is_suspect,
 )
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
+from airflow_provider_lance.supervision.liveness import DriverObservation
 from tests.support.supervised import summary
 
 S = StreamState
@@ -82,7 +82,7 @@ TABLE: list[tuple[str, dict[str, Any], StreamState, str]] = [
     ("launched elsewhere", {**UNHEARD, "age": 4.0, "alive": None}, S.STARTING, "4 s"),
     ("slow to start", {**UNHEARD, "age": 299.0}, S.STARTING, "299 s"),
     ("never heard of", {**UNHEARD, "age": 300.0}, S.STALLED, "no heartbeat in 300 s"),
-    ("never seen", {**UNHEARD, "age": 300.0, "alive": None}, S.DEAD, "out of sight"),
+    ("never seen", {**UNHEARD, "age": 300.0, "alive": None}, S.DEAD, "not visible from here"),
     ("died at its start", {**UNHEARD, "age": 4.0, **GONE}, S.DEAD, "no summary"),
     # All is well.
     ("waits", {}, S.IDLE, "watermark 7"),
@@ -126,9 +126,9 @@ TABLE: list[tuple[str, dict[str, Any], StreamState, str]] = [
         "silent here",
         {"silent": 600.0, "checkpoint": NONE_IN_FLIGHT},
         S.STALLED,
-        "there and silent for 600 s",
+        "has been silent for 600 s",
     ),
-    ("silent elsewhere", {"silent": 120.0, "alive": None}, S.DEAD, "out of sight"),
+    ("silent elsewhere", {"silent": 120.0, "alive": None}, S.DEAD, "not visible from here"),
     ("nearly silent elsewhere", {"silent": 119.0, "alive": None}, S.IDLE, "watermark 7"),
     (
         "held elsewhere",
@@ -244,7 +244,7 @@ def test_a_sight_means(name: str, changes: dict[str, Any], state: StreamState, w
             {**UNHEARD, "age": 300.0, "alive": None, "stop_note": note("")},
             S.DEAD,
             "",
-            "out of sight; it was asked to stop",
+            "not visible from here; it was asked to stop",
         ),
     ],
 )

@@ -126,7 +126,7 @@ def test_two_launches_at_once(launches: Launches) -> None:
 
 def test_a_launch_id_serves_once(launches: Launches) -> None:
     driver = launches.shell("sleep 300")
-    with pytest.raises(SpecError, match="make a new one"):
+    with pytest.raises(SpecError, match="already started a driver"):
         launches.shell("true")
     assert driver.alive() is True
 

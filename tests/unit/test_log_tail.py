@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_lance.drivers.log_tail import LogTail, last_lines
-from airflow_provider_lance.drivers.rotating_log import RotatingLog
+from airflow_provider_lance.drivers.rotating_log import LogTail, RotatingLog, last_lines
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
-from airflow_provider_lance.triggers.progress import count_restart, gauge_progress
+from airflow_provider_lance.triggers.task_log import count_restart, gauge_progress
 from tests.support.processes import finish, python
 
 # Airflow's optional `statsd` package, as far as Airflow uses it: the same datagrams.
@@ -170,7 +170,7 @@ def test_a_triggerer_sends_them_too(server: Server, tmp_path: Path) -> None:
     """
     code = """
 import airflow.jobs.triggerer_job_runner
-from airflow_provider_lance.triggers.progress import count_restart
+from airflow_provider_lance.triggers.task_log import count_restart
 count_restart("flights", "dead", {})
 """
     status, said = finish(

@@ -82,7 +82,7 @@ def test_the_spec_is_private_from_its_first_byte_on(
 def test_a_spec_is_never_written_over(folder: RunDirectory) -> None:
     folder.make()
     folder.write_spec(SPEC)
-    with pytest.raises(SpecError, match="make a new one"):
+    with pytest.raises(SpecError, match="already exists"):
         folder.write_spec("{}")
     assert folder.spec_file.read_text() == SPEC
 

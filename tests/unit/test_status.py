@@ -62,11 +62,11 @@ SENTENCES = {
         checkpoint=checkpoint(-1, -1, id=None),
         health=Health(StreamState.STARTING, "launched 9 s ago"),
     ),
-    "finished: read all there was, watermark 5, committed 3 min ago": seen(
+    "finished: read all available data, watermark 5, committed 3 min ago": seen(
         state=state(**RELEASED),
         watermark=mark(committed_at=at(200)),
         drivers=(driver(summary=summary()),),
-        health=Health(StreamState.FINISHED, "read all there was, watermark 5"),
+        health=Health(StreamState.FINISHED, "read all available data, watermark 5"),
     ),
     "unknown: watermark 5, committed 15 min ago, no driver to be seen from here": seen(
         drivers=(ELSEWHERE,), health=None, watermark=mark(committed_at=at(900))

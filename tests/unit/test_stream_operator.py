@@ -19,7 +19,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_lance.backends.master import master_of
+from airflow_provider_lance.backends.masters import master_of
 from airflow_provider_lance.backends.submission import spark_connection
 from airflow_provider_lance.backends.submit import driver_root
 from airflow_provider_lance.exceptions import (
@@ -235,7 +235,7 @@ TOLD_AT_PARSING = [
     ({"spark_conn_id": ""}, "spark_conn_id must be a text"),
     ({"spark_submit": {"driver_mem": "1g"}}, "unknown ['driver_mem']"),
     ({"spark_submit": {"py_files": "x"}}, "belong to the operator"),
-    ({"conf": {"spark.yarn.submit.waitAppCompletion": False}}, "nobody looks after the driver"),
+    ({"conf": {"spark.yarn.submit.waitAppCompletion": False}}, "nothing polls the driver"),
     ({"conf": "spark.ui.enabled=false"}, "conf must be a mapping"),
     ({"deploy_mode": "Cluster"}, "deploy_mode must be 'client' or 'cluster', got 'Cluster'"),
     ({"packages": "a:b:1;c:d:2"}, "Maven coordinates"),
@@ -649,7 +649,7 @@ def test_a_heartbeat_that_cannot_be_read_fails_nothing(
 ) -> None:
     spark_submit.orders(unreadable_heartbeat=True, say=["working"], summary={})
     assert run(operator(tmp_path))["reason"] == "finished"
-    assert shown().count("The stream cannot be seen now; it goes on.") == 1
+    assert shown().count("The stream cannot be observed now; it keeps running.") == 1
 
 
 def test_on_kill_has_the_driver_ended_after_its_grace(

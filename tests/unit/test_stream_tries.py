@@ -448,7 +448,7 @@ def test_a_driver_of_a_dead_host_is_waited_for_once(
         own(tmp_path, dataset, launch.launched_by, launch.launch_id)
     spark_submit.orders(summary={"watermark": 99})
     bounded = {"trigger": "availableNow", "heartbeat_timeout": timedelta(seconds=0.3)}
-    with pytest.raises(TransientError, match="out of sight"):
+    with pytest.raises(TransientError, match="not visible from here"):
         operator(tmp_path, **bounded).execute(context(store, try_number=2))
     assert not spark_submit.ran
     assert operator(tmp_path, **bounded).execute(context(store, 3))["watermark"] == 99

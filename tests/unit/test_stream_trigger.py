@@ -24,8 +24,7 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.decoders import smart_decode_trigger_kwargs
 
-from airflow_provider_lance.backends.cluster import ClusterDriver
-from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends.launch import ClusterDriver, Launch
 from airflow_provider_lance.drivers.launch_request import StopSettings
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.protocol.model import StopNote
@@ -230,7 +229,7 @@ def test_a_connection_that_is_missing_ends_no_stream(
 
     assert outcome(watched(made, stand.beat, end, answer)).state is S.FINISHED
     text = shown()
-    assert text.count("The stream cannot be seen now; it goes on. error=SpecError") == 1
+    assert text.count("The stream cannot be observed now; it keeps running. error=SpecError") == 1
     assert "'warehouse'" in text
 
 
@@ -359,8 +358,8 @@ def test_a_store_that_does_not_answer_is_asked_again(stand: Supervised, shown: S
     found = outcome(watched(made, answer, end))
     assert found.state is S.FINISHED
     text = shown()
-    assert text.count("The stream cannot be seen now; it goes on.") == 1
-    assert text.count("The stream can be seen again.") == 1
+    assert text.count("The stream cannot be observed now; it keeps running.") == 1
+    assert text.count("The stream is visible again.") == 1
 
 
 def let_go(pipe: Path) -> None:
@@ -591,7 +590,7 @@ def test_a_task_that_goes_on_keeps_its_driver(
     killed_by_user(running[1])
     assert_not_asked(stand)
     assert running[0].poll() is None
-    assert "goes on elsewhere" in shown()
+    assert "its driver keeps running" in shown()
 
 
 def test_a_task_whose_run_was_deleted_has_ended(
@@ -632,7 +631,7 @@ def test_an_airflow_that_never_answers_ends_no_stream(
     assert_not_asked(stand)
     text = shown()
     assert text.count("The driver could not be asked to stop yet.") == 3
-    assert "The driver was not asked to stop and goes on." in text
+    assert "The driver was not asked to stop and keeps running." in text
     assert str(stand.folder.path) in text, "it says where the driver is"
 
 
@@ -700,7 +699,7 @@ def test_a_driver_that_has_made_no_dataset_has_nothing_to_be_asked(
     absent = stand.launch(stand.remote(), uri=f"{stand.uri}-absent")
     killed_by_user(in_task(trigger(absent)))
     assert not Path(absent.uri).exists()
-    assert "nobody to be asked" in shown()
+    assert "found no driver to ask" in shown()
 
 
 def test_a_driver_without_a_place_is_asked_too(

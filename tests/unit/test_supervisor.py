@@ -16,14 +16,13 @@ from typing import Any
 import lance
 import pytest
 
-from airflow_provider_lance.backends.cluster import ClusterDriver
-from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends.launch import ClusterDriver, Launch
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Limits, StreamState
-from airflow_provider_lance.triggers.stopping import end_launch
+from airflow_provider_lance.triggers.stop import end_launch
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig, SupervisionLoop
 from airflow_provider_lance.triggers.supervision_outcome import Action
 from airflow_provider_lance.triggers.supervisor import Supervisor
@@ -606,8 +605,8 @@ def test_no_error_ends_a_watch(stand: Supervised) -> None:
             summary.write_text(content)
             assert watching.step() is None
         assert [line.partition(" error=")[0] for line in said] == [
-            "The stream cannot be seen now; it goes on.",
-            "The stream cannot be seen now; it goes on.",
+            "The stream cannot be observed now; it keeps running.",
+            "The stream cannot be observed now; it keeps running.",
         ], "once a change"
         assert "SpecError: summary.json of launch" in said[0]
         assert said[0] != said[1]
@@ -615,7 +614,7 @@ def test_no_error_ends_a_watch(stand: Supervised) -> None:
         found = watching.step()
         assert found
         assert (found.action, found.state) == (Action.END, S.FINISHED)
-        assert said[2] == "The stream can be seen again."
+        assert said[2] == "The stream is visible again."
 
 
 def test_one_that_is_gone_and_left_a_summary_in_another_form_is_told_of(
@@ -754,7 +753,7 @@ class Killed(Cluster):
     [
         (Killed("yarn", "application_1_2"), False, "killed"),
         (Killed("yarn", "application_1_2"), True, "asked to stop"),
-        (None, False, "nobody to be asked"),
+        (None, False, "found no driver to ask"),
         (None, True, "asked to stop"),
     ],
 )

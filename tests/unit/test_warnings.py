@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from airflow_provider_lance.triggers.warnings import Warnings
+from airflow_provider_lance.triggers.task_log import Warnings
 
 INFO = "26/11/22 10:00:00 INFO MicroBatchExecution: Streaming query made progress: {"
 WARN = "26/11/22 10:00:00 WARN ProcessingTimeExecutor: Current batch is falling behind. 3123 ms"
