@@ -43,6 +43,10 @@ _PREFIXES = tuple(_BEGINNINGS.split())
 _NEVER = ("AIRFLOW__", "AIRFLOW_CONN_", "AIRFLOW_VAR_")
 """Airflow's settings, connections and variables."""
 
+_DEFAULTS = {"MALLOC_ARENA_MAX": "2"}
+"""glibc gives each of Lance's threads an arena, which keeps the memory that a compaction has used.
+A driver grew by 135 MiB in 9,500 epochs, and by 27 MiB with two arenas."""
+
 _EXTRA = "driver-env"
 _PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\*?")
 
@@ -51,7 +55,8 @@ def driver_environment(connection: Connection, given: Mapping[str, Any] | None) 
     """Return a driver's whole environment.
 
     It holds what Spark, Python, Java, Hadoop and the cloud SDKs read, the worker's variables that
-    the Spark connection's extra ``driver-env`` names, and ``given``.
+    the Spark connection's extra ``driver-env`` names, and ``given``. ``MALLOC_ARENA_MAX`` is 2
+    unless one of these has it.
 
     :param given: names and values that the user wrote for this driver.
     :raises SpecError: the extra has the wrong form, or names settings or secrets of Airflow.
@@ -63,7 +68,7 @@ def driver_environment(connection: Connection, given: Mapping[str, Any] | None) 
         if not name.startswith(_NEVER)
         and (name in _NAMES or name in names or name.startswith(_PREFIXES + prefixes))
     }
-    return inherited | {name: str(value) for name, value in (given or {}).items()}
+    return _DEFAULTS | inherited | {name: str(value) for name, value in (given or {}).items()}
 
 
 def inherit_no_more(hook: SparkSubmitHook, connection: Connection) -> None:

@@ -76,6 +76,16 @@ def test_the_connection_names_more(given: Any, monkeypatch: pytest.MonkeyPatch) 
     assert "TEAM_REGION_2" not in passed
 
 
+def test_two_memory_arenas_are_the_default_and_the_worker_and_the_operator_may_say_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    assert driver_environment(connection(), None)["MALLOC_ARENA_MAX"] == "2"
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    assert driver_environment(connection(), None)["MALLOC_ARENA_MAX"] == "4"
+    assert driver_environment(connection(), {"MALLOC_ARENA_MAX": 8})["MALLOC_ARENA_MAX"] == "8"
+
+
 def test_what_the_operator_gives_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     passed = driver_environment(connection(), {"AWS_REGION": "us-east-1", "RETRIES": 3})
