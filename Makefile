@@ -28,7 +28,8 @@ demo: setup ## run the demo
 	@$(WITH_JAVA) $(BIN)/python -m tests.system.demo
 
 # A worker a core; one file stays with one worker, since its tests share servers and Spark sessions.
-PYTEST = $(WITH_JAVA) $(BIN)/pytest --numprocesses 2 --dist loadfile --durations 10
+# tests/conftest.py puts the longest files first; xdist's own order is by the number of tests.
+PYTEST = $(WITH_JAVA) $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
 
 .PHONY: test
 test: setup check ## run the checks, then the tests that guard exactness: 10 minutes on two cores

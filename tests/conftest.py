@@ -6,6 +6,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 # Each worker of pytest-xdist has an Airflow of its own: its first import writes a configuration.
@@ -28,6 +29,21 @@ settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("steady")
+
+
+LONGEST_FOLDERS = ("system", "chaos", "recovery", "integration", "processes", "fuzz")
+"""Folders by the seconds of their files, longest first: the others' files take seconds."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first: the last file that a worker begins is then a short one."""
+    items.sort(key=lambda item: _place(item.path))
+
+
+def _place(path: Path) -> int:
+    folder = path.parent.name
+    last = len(LONGEST_FOLDERS)
+    return LONGEST_FOLDERS.index(folder) if folder in LONGEST_FOLDERS else last
 
 
 def pytest_unconfigure() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -57,3 +59,9 @@ def test_every_dag_parses() -> None:
     bag = DagBag(DAGS)
     assert bag.import_errors == {}
     assert bag.dags, f"no DAG in {DAGS}"
+
+
+def test_asset_uri_keeps_its_two_slashes_in_a_process_that_knows_only_airflow() -> None:
+    code = 'from airflow.sdk import Asset; print(Asset(uri="lance:///data//x.lance/").uri)'
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "lance:///data/x.lance"

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.report import BAD, SAID
 from tests.support.processes import finish, python
 
@@ -47,7 +49,7 @@ def good(figures: Mapping[str, int]) -> bool:
     return not any(figures[name] for name in BAD)
 
 
-def test_drivers_killed_and_cut_off_from_store_and_dataset_lose_and_double_nothing(
+def test_laboratory_loses_and_doubles_no_row_when_drivers_are_killed_and_stores_fail(
     tmp_path: Path,
 ) -> None:
     status, figures, output = laboratory(tmp_path, "--rounds", "4", "--seed", SEED)
@@ -60,7 +62,8 @@ def test_drivers_killed_and_cut_off_from_store_and_dataset_lose_and_double_nothi
     assert drivers_in(tmp_path) == []
 
 
-def test_control_without_the_chain_proof_the_laboratory_sees_rows_of_a_held_commit_missing(
+@pytest.mark.slow
+def test_laboratory_finds_lost_rows_when_the_chain_proof_is_off(
     tmp_path: Path,
 ) -> None:
     arguments = ("--rounds", "1", "--workers", "1", "--seed", SEED, "--control", "chain")
@@ -72,7 +75,8 @@ def test_control_without_the_chain_proof_the_laboratory_sees_rows_of_a_held_comm
     assert drivers_in(tmp_path) == []
 
 
-def test_control_without_the_barrier_the_laboratory_fails_and_says_how_to_repeat_it(
+@pytest.mark.slow
+def test_laboratory_finds_doubled_rows_and_names_the_command_to_repeat_when_the_barrier_is_off(
     tmp_path: Path,
 ) -> None:
     arguments = ("--rounds", "1", "--workers", "1", "--seed", SEED, "--control", "barrier")

@@ -143,7 +143,7 @@ def test_vectors_of_texts_are_refused_before_the_dataset_is_made(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(spark, tmp_path, "id BIGINT, v ARRAY<STRING>")
-    with pytest.raises(SchemaMismatchError, match="vectorSizes names 'v', which must be an array"):
+    with pytest.raises(SchemaMismatchError, match="'v'"):
         stream.run(createIfMissing=True, vectorSizes={"v": 2})
     assert not Path(stream.uri).exists()
 

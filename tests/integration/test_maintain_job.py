@@ -112,6 +112,7 @@ def fragments(uri: str) -> list[list[int]]:
     return [each.to_table()["id"].to_pylist() for each in lance.dataset(uri).get_fragments()]
 
 
+@pytest.mark.slow
 def test_the_same_fragments_as_in_one_process_made_by_both_executors(
     run_on_cluster: RunOnCluster, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -148,11 +149,13 @@ def test_the_same_fragments_as_in_one_process_made_by_both_executors(
     assert ran.total() == spark["done"]["compact"]["tasks"]
 
 
+@pytest.mark.slow
 def test_an_error_comes_back_as_its_own_class(run_on_cluster: RunOnCluster, tmp_path: Path) -> None:
     with pytest.raises(DatasetNotFoundError, match=str(tmp_path)):
         run_on_cluster(spec(str(tmp_path / "nothing.lance")))
 
 
+@pytest.mark.slow
 def test_secrets_reach_the_executors_and_no_command_line_or_log(
     run_on_cluster: RunOnCluster,
     cluster: Cluster,
@@ -191,6 +194,7 @@ def _look(lines: set[str], over: threading.Event) -> None:
                 continue
 
 
+@pytest.mark.slow
 def test_after_the_deadline_nothing_is_begun_and_the_next_run_goes_on(
     run_on_cluster: RunOnCluster, tmp_path: Path
 ) -> None:
@@ -209,6 +213,7 @@ def test_after_the_deadline_nothing_is_begun_and_the_next_run_goes_on(
     assert rows(uri) == before
 
 
+@pytest.mark.slow
 def test_a_specification_that_cannot_be_read(
     cluster: Cluster, submit: Submitter, tmp_path: Path
 ) -> None:

@@ -120,7 +120,7 @@ def held(tmp_path: Path) -> Iterator[Held]:
 
 
 @pytest.mark.parametrize("suspended", [False, True])
-def test_an_epoch_that_landed_under_a_number_that_a_cleanup_had_freed_is_sent_again(
+def test_epoch_is_sent_again_when_it_landed_under_a_version_number_that_cleanup_freed(
     held: Held, suspended: bool
 ) -> None:
     with held.paused(suspended=suspended) as number:
@@ -141,7 +141,7 @@ def test_an_epoch_that_landed_under_a_number_that_a_cleanup_had_freed_is_sent_ag
     assert found[0].code is Code.HEALTHY
 
 
-def test_a_slow_commit_that_nobody_overtook_is_not_sent_again(held: Held) -> None:
+def test_slow_commit_is_not_sent_again_when_no_other_commit_overtook_it(held: Held) -> None:
     with held.paused(suspended=True) as number:
         pass
     held.feed()

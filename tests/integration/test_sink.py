@@ -494,7 +494,7 @@ def test_a_deleted_checkpoint_with_the_query_id_kept_is_refused(stream: Stream) 
     stream.add(orders(0, 5))
     stream.run()
     shutil.rmtree(stream.checkpoint)
-    with pytest.raises(CheckpointMismatchError, match="no checkpoint yet.*newGeneration"):
+    with pytest.raises(CheckpointMismatchError, match="newGeneration"):
         stream.run()
     assert not Path(stream.checkpoint).exists(), "refused before Spark made anything"
     stream.run(onCheckpointChange="newGeneration")
@@ -505,7 +505,7 @@ def test_the_checkpoint_of_another_query_is_refused(stream: Stream) -> None:
     stream.create()
     stream.add(orders(0, 5))
     stream.run()
-    with pytest.raises(CheckpointMismatchError, match="no trace of query 'other'"):
+    with pytest.raises(CheckpointMismatchError, match="'other'"):
         stream.run(queryId="other")
 
 

@@ -35,6 +35,7 @@ from airflow_provider_lance.protocol.port import Change, Configure
 from airflow_provider_lance.testing.dataset import InMemoryDataset, InMemoryDatasetPort
 from tests.support.drivers import QUICK, SparkLike
 from tests.support.maintenance import age, numbers, stream
+from tests.support.searches import search
 from tests.unit.test_protocol_properties import FIXED, SEARCH, Crash, Protocol, after, rows_of
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
@@ -323,11 +324,9 @@ class WithoutFold(Maintained):
         self.dataset.clean_up(self.dataset.version - keep)
 
 
-LIFE = settings(FIXED, max_examples=500)
-
-
-def test_whatever_happens_our_own_cleanup_leaves_no_gap() -> None:
-    run_state_machine_as_test(Maintained, settings=LIFE)
+@search(quick=150, full=500)
+def test_cleanup_leaves_no_gap_whatever_happens(examples: int) -> None:
+    run_state_machine_as_test(Maintained, settings=settings(FIXED, max_examples=examples))
 
 
 def test_control_the_same_life_with_a_cleanup_that_does_not_fold_finds_a_gap() -> None:

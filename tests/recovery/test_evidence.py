@@ -173,7 +173,7 @@ def answering(answer: str, world: World, log: dict[str, int]) -> CommitPolicy:
     return CommitPolicy(on_history_gap=OnHistoryGap.parse(printed[1]), backoff=QUICK)
 
 
-def test_an_answer_that_is_left_in_place_does_not_answer_for_a_later_gap(world: World) -> None:
+def test_gap_answer_that_is_left_in_place_does_not_cover_a_later_gap(world: World) -> None:
     """A retry has the same options: the epoch that was missing may have landed meanwhile."""
     log: dict[str, int] = {}
     driver = SparkLike(world, log)
@@ -242,7 +242,7 @@ def test_cleanup_does_not_lift_the_barrier_from_a_driver_that_hung(
     expect_rows(world, 4, mode)
 
 
-def test_cleanup_faster_than_a_handle_grows_old_is_at_least_noticed(world: World) -> None:
+def test_driver_notices_a_cleanup_faster_than_its_handle_ages(world: World) -> None:
     """No version is kept for even a minute: prevention ends here, and the error says so."""
     driver, _ = paused_while_a_successor_works(
         world, OutputMode.APPEND, CommitPolicy(backoff=QUICK)
@@ -252,7 +252,7 @@ def test_cleanup_faster_than_a_handle_grows_old_is_at_least_noticed(world: World
     assert not driver.committer.release()
 
 
-def test_auto_cleanup_that_eats_the_evidence_of_a_lost_answer_stops_the_driver(
+def test_driver_stops_when_auto_cleanup_removed_the_evidence_of_a_lost_answer(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     port: Any = world.open()
@@ -289,7 +289,7 @@ def test_a_column_altered_while_the_stream_waited_stops_it(world: World) -> None
     expect_rows(world, 1)
 
 
-def test_a_dataset_made_anew_under_the_driver_stops_it(tmp_path: Path) -> None:
+def test_driver_stops_when_its_dataset_is_recreated(tmp_path: Path) -> None:
     import shutil
 
     uri = str(tmp_path / "t.lance")

@@ -59,7 +59,7 @@ def expect_to_go_on(scene: Scene) -> None:
     expect_clean(scene.check())
 
 
-def test_a_stream_that_is_well(scene: Scene) -> None:
+def test_check_of_a_healthy_stream_is_clean(scene: Scene) -> None:
     report = scene.check()
     expect_clean(report)
     assert [finding.code for finding in report.findings] == [Code.HEALTHY]
@@ -150,7 +150,7 @@ def test_an_older_version_was_brought_back(scene: Scene, kept: Kept) -> None:
     expect_to_go_on(scene)
 
 
-def test_the_dataset_was_made_anew(scene: Scene, kept: Kept) -> None:
+def test_check_after_the_dataset_was_recreated(scene: Scene, kept: Kept) -> None:
     shutil.rmtree(scene.uri)
     scene.stream.create(ORDERS)
     assert codes(scene.check(), Severity.INFO) == []

@@ -36,11 +36,11 @@ def strictly(uri: str) -> CheckReport:
     return check(open_dataset(uri), tolerance=STRICT)
 
 
-def test_nothing_is_said_of_what_is_tolerated(uri: str) -> None:
+def test_check_reports_nothing_within_tolerance(uri: str) -> None:
     assert check(open_dataset(uri)).findings == ()
 
 
-def test_small_fragments_until_they_are_compacted(uri: str) -> None:
+def test_check_reports_small_fragments_until_they_are_compacted(uri: str) -> None:
     found = finding(strictly(uri), Code.SMALL_FRAGMENTS)
     assert found.evidence["smallFragments"] == 10
     assert found.command == f"lance-stream optimize {uri} --yes"
@@ -48,7 +48,7 @@ def test_small_fragments_until_they_are_compacted(uri: str) -> None:
     assert Code.SMALL_FRAGMENTS not in codes(strictly(uri))
 
 
-def test_versions_until_they_are_cleaned_up(uri: str) -> None:
+def test_check_reports_many_versions_until_they_are_cleaned_up(uri: str) -> None:
     found = finding(strictly(uri), Code.MANY_VERSIONS)
     assert found.evidence["versions"] == 10
     assert found.command == f"lance-stream cleanup {uri} --yes"
@@ -56,7 +56,7 @@ def test_versions_until_they_are_cleaned_up(uri: str) -> None:
     assert Code.MANY_VERSIONS not in codes(strictly(uri))
 
 
-def test_an_index_that_is_behind_until_it_is_refreshed(uri: str) -> None:
+def test_check_reports_an_index_behind_until_it_is_refreshed(uri: str) -> None:
     lance.dataset(uri).create_scalar_index("id", "BTREE")
     assert Code.INDEX_BEHIND not in codes(strictly(uri))
     append(uri, 1000)
@@ -66,7 +66,7 @@ def test_an_index_that_is_behind_until_it_is_refreshed(uri: str) -> None:
     assert Code.INDEX_BEHIND not in codes(strictly(uri))
 
 
-def test_a_foreign_cleanup_until_its_command_is_typed(uri: str) -> None:
+def test_check_reports_foreign_auto_cleanup_until_its_command_is_run(uri: str) -> None:
     settings = {"lance.auto_cleanup.interval": "20", "lance.auto_cleanup.older_than": "1days"}
     lance.dataset(uri).update_config(settings)
     found = finding(check(open_dataset(uri)), Code.FOREIGN_CLEANUP)
@@ -94,7 +94,7 @@ def leave_behind(uri: str, count: int = 1) -> int:
     return sum(each.files[0].file_size_bytes or 0 for each in written)
 
 
-def test_files_that_nobody_names_until_they_are_cleaned_up(uri: str) -> None:
+def test_check_reports_orphaned_files_until_they_are_cleaned_up(uri: str) -> None:
     left = leave_behind(uri, 2)
     assert Code.ORPHANED_FILES not in codes(strictly(uri), Severity.INFO), "they may be committed"
     age(uri)

@@ -88,13 +88,13 @@ def test_a_driver_that_died_after_a_commit(landed: Scene) -> None:
     assert status.sentence.startswith("dead: the driver that owns query q, ")
 
 
-def test_a_fold_heals_the_watermark_and_nothing_else(landed: Scene) -> None:
+def test_fold_repairs_only_the_watermark(landed: Scene) -> None:
     assert fold_watermark(open_dataset(landed.uri), "q").changed
     assert codes(landed.check()) == [Code.DRIVER_GONE]
     expect_to_go_on(landed)
 
 
-def test_a_release_heals_both(landed: Scene) -> None:
+def test_release_repairs_owner_and_watermark(landed: Scene) -> None:
     assert release_owner(open_dataset(landed.uri), "q", by="a test").changed
     report = landed.check()
     expect_clean(report)
@@ -135,7 +135,9 @@ def clean_up_all_but_the_newest(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("where", ["landed", "planned"])
-def test_a_cleanup_took_the_evidence(where: str, request: pytest.FixtureRequest) -> None:
+def test_check_reports_a_history_gap_after_a_foreign_cleanup(
+    where: str, request: pytest.FixtureRequest
+) -> None:
     scene: Scene = request.getfixturevalue(where)
     rows = lance.dataset(scene.uri).count_rows()
     there = rows == 3 * ROWS

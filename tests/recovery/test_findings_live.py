@@ -87,7 +87,7 @@ def heard(scene: Scene) -> list[int | None]:
     return [beat["sink"]["epoch"] for beat in beats if beat and beat["busySince"]]
 
 
-def test_an_epoch_in_flight_is_nothing_special(life: Life) -> None:
+def test_check_reports_an_epoch_in_flight_as_information(life: Life) -> None:
     report = life["in flight"]
     expect_clean(report)
     flight = finding(report, Code.EPOCH_IN_FLIGHT)
@@ -99,7 +99,7 @@ def test_an_epoch_in_flight_is_nothing_special(life: Life) -> None:
     assert status.sentence.startswith("running: watermark 0, committed ")
 
 
-def test_an_epoch_in_flight_for_too_long(life: Life) -> None:
+def test_check_reports_stalled_when_an_epoch_is_in_flight_too_long(life: Life) -> None:
     report = life["stalled"]
     assert codes(report) == [Code.STALLED]
     stalled = finding(report, Code.STALLED)
@@ -109,7 +109,7 @@ def test_an_epoch_in_flight_for_too_long(life: Life) -> None:
     assert " is planned and not committed since " in report.statuses[0].sentence
 
 
-def test_a_driver_that_nobody_can_see(life: Life) -> None:
+def test_check_reports_driver_unseen_when_it_runs_on_another_host(life: Life) -> None:
     report = life["from another host"]
     assert codes(report) == [
         Code.DRIVER_UNSEEN,
@@ -147,7 +147,7 @@ def test_the_next_driver_has_taken_over(life: Life) -> None:
     assert (status.state, status.token, status.watermark) == ("running", 2, 0)
 
 
-def test_after_a_takeover_all_is_well(life: Life) -> None:
+def test_check_is_clean_after_a_takeover(life: Life) -> None:
     report = life["taken over"]
     expect_clean(report)
     assert report.statuses[0].state == "finished"

@@ -78,7 +78,7 @@ def to(text: str) -> Callable[[str], str]:
         ("owner", to("[" * 100_000)),
     ],
 )
-def test_a_driver_refuses_before_it_writes_and_what_it_says_mends_it(
+def test_driver_refuses_broken_config_before_it_writes_and_names_the_repair(
     tmp_path: Path, word: str, change: Callable[[str], str]
 ) -> None:
     wreck = Wreck(tmp_path)
@@ -99,7 +99,7 @@ def test_a_driver_refuses_before_it_writes_and_what_it_says_mends_it(
 PAGE = Path(__file__).parents[2] / "docs/how-to/trouble.md"
 
 
-def test_what_the_page_of_troubles_says_mends_it(tmp_path: Path) -> None:
+def test_command_of_the_trouble_page_repairs_broken_config(tmp_path: Path) -> None:
     section = PAGE.read_text().split("### A value that no version writes")[1].split("\n## ")[0]
     removes, puts_back = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     wreck = Wreck(tmp_path)
@@ -113,7 +113,7 @@ def test_what_the_page_of_troubles_says_mends_it(tmp_path: Path) -> None:
     assert wreck.ids == Counter(range(3 * ROWS))
 
 
-def test_keys_and_fields_of_a_later_version_are_passed_over(tmp_path: Path) -> None:
+def test_driver_ignores_keys_and_fields_of_a_later_version(tmp_path: Path) -> None:
     wreck = Wreck(tmp_path)
     wreck.run(2, unlogged=1)
     dataset, owner = lance.dataset(wreck.uri), key("owner", wreck.query_id)

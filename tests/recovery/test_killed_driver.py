@@ -39,7 +39,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("step", "occurrence", "mode"), PLACES)
-def test_a_driver_killed_at_a_step_is_succeeded_without_loss_or_double(
+def test_next_driver_completes_the_stream_exactly_once_after_a_kill_at_each_step(
     spark: SparkSession, tmp_path: Path, step: Failpoint, occurrence: int, mode: str
 ) -> None:
     stream = Stream(spark, tmp_path)

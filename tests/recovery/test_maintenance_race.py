@@ -154,7 +154,7 @@ def found(folder: Path) -> Counter[tuple[int, int]]:
     return Counter((row["id"], row["epoch"]) for row in rows)
 
 
-def test_streams_killed_beside_maintenance_lose_and_double_nothing(
+def test_streams_killed_beside_maintenance_write_each_row_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "Retention", partial(Retention, keep_active=FLOOR))

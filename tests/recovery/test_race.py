@@ -50,7 +50,7 @@ def race(folder: Path, *, barrier: str) -> tuple[Counter[int], int, int]:
     return Counter(table.column("id").to_pylist()), claims, fenced
 
 
-def test_drivers_that_steal_a_query_from_each_other_lose_and_double_nothing(
+def test_drivers_that_steal_a_query_from_each_other_write_each_epoch_once(
     tmp_path: Path,
 ) -> None:
     ids, claims, fenced = race(tmp_path, barrier="on")
@@ -60,7 +60,7 @@ def test_drivers_that_steal_a_query_from_each_other_lose_and_double_nothing(
 
 
 @pytest.mark.parametrize("barrier", ["off"])
-def test_control_without_the_barrier_the_same_race_doubles(tmp_path: Path, barrier: str) -> None:
+def test_race_doubles_rows_when_the_barrier_is_off(tmp_path: Path, barrier: str) -> None:
     ids, _, _ = race(tmp_path, barrier=barrier)
     assert set(ids) == {row["id"] for n in range(EPOCHS) for row in epoch_rows(n)}
     assert sum(count - 1 for count in ids.values()) > 0, "the race caught nothing: no control"

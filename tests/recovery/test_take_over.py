@@ -14,10 +14,10 @@ from airflow_provider_lance.spark.sink import LanceSink
 from tests.support.processes import end, finish, python, wait_for
 from tests.support.sparkstream import Stream, orders, spec, write_spec
 
-EPOCHS, ROWS = 60, 5
+EPOCHS, ROWS = 30, 5
 
 
-def test_a_newcomer_to_a_busy_query_fences_its_driver_before_spark_plans_an_epoch(
+def test_second_driver_fences_a_busy_one_before_spark_plans_an_epoch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Without that, Spark ends the newcomer: the busy driver is always ahead of it in the log."""
@@ -46,7 +46,7 @@ def test_a_newcomer_to_a_busy_query_fences_its_driver_before_spark_plans_an_epoc
     assert by_run == sorted(by_run, key=by_run.index), "one after the other"
 
 
-def test_a_start_after_a_crash_needs_no_data_to_leave_the_query_in_order(
+def test_start_after_a_crash_releases_the_query_when_there_is_no_new_data(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     stream = Stream(spark, tmp_path)

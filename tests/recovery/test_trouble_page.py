@@ -42,7 +42,7 @@ def restore_over(scene: Scene, epochs: int) -> str:
     return str(caught.value)
 
 
-def test_rows_that_a_restore_took_away_come_back(scene: Scene) -> None:
+def test_rows_removed_by_a_restore_come_back_with_the_pages_commands(scene: Scene) -> None:
     said = restore_over(scene, 2)
     by = int(re.findall(r"version (\d+) of", said)[0])
     bring_back, _ = blocks("DatasetRestoredError")
@@ -53,7 +53,9 @@ def test_rows_that_a_restore_took_away_come_back(scene: Scene) -> None:
     assert scene.epochs() == [epoch for epoch in range(5) for _ in range(3)]
 
 
-def test_a_stream_goes_on_without_rows_that_a_restore_took_away(scene: Scene) -> None:
+def test_stream_continues_without_rows_removed_by_a_restore_with_the_pages_commands(
+    scene: Scene,
+) -> None:
     said = restore_over(scene, 2)
     _, accept = blocks("DatasetRestoredError")
     names: dict[str, Any] = {}

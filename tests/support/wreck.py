@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -27,12 +27,9 @@ LAUNCH = "20261120T140000000Z-1a2b3c4d"
 
 
 def dead_process() -> ProcessIdentity:
-    """Return a process of this host that was killed."""
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    identity = ProcessIdentity.of(process.pid)
-    process.kill()
-    process.wait()
-    return identity
+    """Return a process of this host that has ended; its pid belongs to another now."""
+    this = ProcessIdentity.of(os.getpid())
+    return replace(this, start=f"{this.start.rpartition(':')[0]}:1")
 
 
 ELSEWHERE = ProcessIdentity("worker-9", 4711, "another-boot/1:1")

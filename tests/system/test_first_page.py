@@ -58,6 +58,7 @@ def test_the_long_running_stream_is_the_same_operator_with_arguments_that_it_has
     assert named <= airflows | set(signature(LanceStreamOperator.__init__).parameters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["operator", "function"])
 def test_the_smallest_dag_streams(form: str, tmp_path: Path) -> None:
     """Airflow is run for one DAG run in place of all day."""

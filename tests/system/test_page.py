@@ -174,7 +174,7 @@ def test_the_button_of_a_deferred_task_opens_the_streams_page(
     browser.wait("/(running|idle)/.test(document.body.innerText)")
 
 
-def test_a_live_stream_goes_on_before_the_viewers_eyes(browser: Browser, scene: Scene) -> None:
+def test_page_of_a_live_stream_updates_while_it_is_open(browser: Browser, scene: Scene) -> None:
     sign_in(browser, scene)
     for _ in range(2):
         scene.flowing(after=float(scene.commits()[-1]))
@@ -243,7 +243,9 @@ def test_markup_of_another_tool_is_shown_as_text(
 
 
 @pytest.mark.parametrize("path", ["/lance/", "/lance/stream?uri=/a&query=q"])
-def test_who_did_not_sign_in_sees_nothing(browser: Browser, scene: Scene, path: str) -> None:
+def test_page_is_refused_to_a_viewer_who_did_not_sign_in(
+    browser: Browser, scene: Scene, path: str
+) -> None:
     assert browser.open(f"{site(scene)}{path}") == 401
     assert scene.query_id not in browser.text()
     # Without a browser, too, and by no method.

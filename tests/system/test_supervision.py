@@ -117,7 +117,7 @@ def test_a_driver_that_hangs_in_mid_epoch_is_killed_and_replaced(play_out: Play)
     assert outcome.tasks == [("deferred", 1)]
 
 
-def test_a_driver_that_hung_beyond_reach_is_fenced_when_it_wakes(play_out: Play) -> None:
+def test_unreachable_hung_driver_is_fenced_when_it_wakes(play_out: Play) -> None:
     """No task knows of the first driver, so nobody kills it: only the dataset keeps it out."""
     outcome = play_out("hang_elsewhere")
     assert outcome.notes["lived when woken"] is True

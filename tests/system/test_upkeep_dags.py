@@ -208,7 +208,7 @@ def test_lance_recovery(airflow: Airflow) -> None:
         assert each.ids == whole(epochs), each.uri
 
 
-def test_whoever_says_no_changes_nothing(airflow: Airflow) -> None:
+def test_lance_recovery_changes_nothing_when_a_person_rejects_it(airflow: Airflow) -> None:
     wreck = Wreck(airflow.home / "data", "kept.lance")
     wreck.run(2, process=ELSEWHERE)
     version = wreck.version

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from tests.support.isolation import isolated
 from tests.support.turns import OtherRuns
 
 SECRET = "s3cr3t-of-the-store"
@@ -32,6 +33,13 @@ ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 AddConnection = Callable[..., None]
 Shown = Callable[[], str]
 SparkOn = Callable[..., "SparkSubmit"]
+
+
+@pytest.fixture(autouse=True)
+def no_process_and_no_socket() -> Iterator[None]:
+    with isolated() as refused:
+        yield
+    assert not refused, "starts a process or uses a socket: belongs in tests/processes"
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ from airflow_provider_lance.protocol.model import OutputMode, StopNote
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.testing.dataset import Fault, InMemoryDataset
 from tests.support.drivers import QUERY, QUICK, SparkLike, epoch_rows, twin_world
+from tests.support.searches import search
 
 FIXED = settings(
     max_examples=1200,
@@ -374,15 +375,17 @@ class WithoutBarrier(FreshHandles):
     barrier = False
 
 
-def test_whatever_happens_the_dataset_holds_whole_epochs_once() -> None:
-    run_state_machine_as_test(Protocol, settings=FIXED)
+@search(quick=300, full=1200)
+def test_whatever_happens_the_dataset_holds_whole_epochs_once(examples: int) -> None:
+    run_state_machine_as_test(Protocol, settings=settings(FIXED, max_examples=examples))
 
 
+@search(quick=100, full=400)
 @pytest.mark.parametrize(
     "world", [TakenOverInDoubt, CleanedUpInDoubt, CleanedUpAfterTakeover, FreshHandles]
 )
-def test_nor_does_a_harder_life_change_that(world: type[Protocol]) -> None:
-    run_state_machine_as_test(world, settings=settings(FIXED, max_examples=400))
+def test_nor_does_a_harder_life_change_that(world: type[Protocol], examples: int) -> None:
+    run_state_machine_as_test(world, settings=settings(FIXED, max_examples=examples))
 
 
 def test_control_without_the_barrier_the_same_search_finds_a_doubled_row() -> None:

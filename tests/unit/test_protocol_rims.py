@@ -30,6 +30,7 @@ from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import Append, Configure
 from airflow_provider_lance.testing.dataset import Fault
 from tests.support.drivers import QUERY, QUICK
+from tests.support.searches import search
 from tests.unit.test_protocol_properties import FIXED, Driver, Protocol, after, settings
 
 FOREIGN = {"id": -1, "epoch": -1}
@@ -274,6 +275,7 @@ class Garbled(Rims):
 WORLDS = [Restored, PausedLinks, Recreated, Garbled]
 
 
+@search(quick=100, full=400)
 @pytest.mark.parametrize("world", WORLDS)
-def test_nothing_is_lost_in_silence(world: type[Rims]) -> None:
-    run_state_machine_as_test(world, settings=settings(FIXED, max_examples=400))
+def test_nothing_is_lost_in_silence(world: type[Rims], examples: int) -> None:
+    run_state_machine_as_test(world, settings=settings(FIXED, max_examples=examples))

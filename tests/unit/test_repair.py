@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from airflow_provider_lance.exceptions import (
     DatasetRestoredError,
-    DriverAliveError,
     HistoryGapError,
     ProtocolVersionError,
     SpecError,
@@ -23,7 +21,6 @@ from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.repair.actions import fold_watermark, release_owner
 from airflow_provider_lance.repair.result import RepairResult
-from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import QUERY, QUICK
 from tests.support.repairing import CheckpointDriver, Scene, lance_scene, twin_scene
@@ -150,17 +147,6 @@ def test_a_released_owner_is_left_as_it_is(scene: Scene) -> None:
     repaired = release(scene)
     assert (repaired.changed, scene.world.open().version) == (False, version)
     assert "since" in repaired.sentence
-
-
-def test_an_owner_is_proven_dead_by_its_process(scene: Scene) -> None:
-    with subprocess.Popen(["sleep", "600"]) as process:
-        CheckpointDriver(scene, process=ProcessIdentity.of(process.pid)).step()
-        for proven_dead in (False, True):
-            with pytest.raises(DriverAliveError, match=f"pid {process.pid} on .* is alive"):
-                release(scene, proven_dead=proven_dead)
-        process.kill()
-        process.wait()
-        assert release(scene).changed
 
 
 def test_an_older_version_brought_back_is_not_folded_over(tmp_path: Path) -> None:

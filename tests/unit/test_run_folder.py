@@ -3,9 +3,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +200,8 @@ class Launches:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._count = 0
-        process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-        self.dead = ProcessIdentity.of(process.pid)
-        process.communicate(b"\n")
         self.alive = ProcessIdentity.of(os.getpid())
+        self.dead = replace(self.alive, start=f"{self.alive.start.rpartition(':')[0]}:1")
         self.elsewhere = ProcessIdentity("elsewhere.example", 1, "boot/1:1")
 
     def add(

@@ -26,7 +26,8 @@ from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import Driver, StopNote
 from tests.support.launches import Launches, end_of, keeper_said, output
 from tests.support.processes import REPOSITORY, wait_for
-from tests.unit.conftest import ROWS
+
+from .conftest import ROWS
 
 SECRET = "hush/hush+hush"
 IGNORES = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
