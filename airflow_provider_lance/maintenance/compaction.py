@@ -105,7 +105,7 @@ def _plan(port: LanceDatasetPort, options: Mapping[str, Any], excluded: set[int]
         return list(Compaction.plan(port.dataset, cast("CompactionOptions", chosen)).tasks)
     except (TypeError, ValueError, OverflowError) as error:
         raise SpecError(f"compaction options {dict(options)}: {error}") from error
-    except OSError as error:
+    except LANCE_ERRORS as error:
         raise read_error(port.uri, error) from error
 
 
@@ -223,7 +223,7 @@ def _run(
                 on_progress(len(results), len(tasks))
                 if _is_past(deadline):
                     break
-    except OSError as error:
+    except LANCE_ERRORS as error:
         # A writer and a cleanup removed a file meanwhile: what is done counts, and the next plan
         # will not include it.
         if "not found:" not in str(error).lower():

@@ -395,6 +395,35 @@ def test_a_commit_that_the_store_refuses_says_that_the_run_can_be_repeated(
     assert compacted(uri).tasks == 2
 
 
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+def test_a_store_that_fails_while_compaction_is_planned_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    port = open_dataset(make(tmp_path, 20))
+
+    def fail(*args: Any) -> None:
+        raise kind("connection reset")
+
+    monkeypatch.setattr(Compaction, "plan", staticmethod(fail))
+    with pytest.raises(StorageUnavailableError, match="connection reset"):
+        plan_compaction(port, HUNDRED, set())
+
+
+@pytest.mark.parametrize("kind", [OSError, ValueError, RuntimeError])
+def test_a_store_that_fails_while_a_task_runs_is_unavailable(
+    tmp_path: Path, kind: type[Exception]
+) -> None:
+    uri = make(tmp_path, 20)
+
+    def fail(port: LanceDatasetPort, tasks: Sequence[Any]) -> Iterator[Any]:
+        yield tasks[0].execute(port.dataset)
+        raise kind("connection reset")
+
+    with pytest.raises(StorageUnavailableError, match="connection reset"):
+        compacted(uri, execute=fail)
+    assert ids(uri) == Counter(range(200))
+
+
 @pytest.mark.parametrize(
     "given",
     [
