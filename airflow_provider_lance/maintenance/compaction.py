@@ -8,7 +8,6 @@ alone, and each task can be committed on its own.
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -170,12 +169,12 @@ def compact(
     options: Mapping[str, Any],
     *,
     execute: Execute = execute_here,
-    deadline: float | None = None,
+    is_over: Callable[[], bool] = lambda: False,
     on_progress: Callable[[int, int], None] = lambda done, tasks: None,
 ) -> Compacted:
     """Compact once, within the bounds that the options give; return what was done.
 
-    :param deadline: a time of ``time.monotonic`` after which no task is started.
+    :param is_over: asked before each task; once it returns true, no further task is started.
     :param on_progress: called with the tasks done and those planned.
     :raises DatasetNotFoundError: the dataset is gone.
     :raises StorageUnavailableError: the store did not answer. What was committed stays.
@@ -191,12 +190,12 @@ def compact(
         if not tasks:
             gone = None  # another compaction did it
             break
-        results, gone = _run(port, tasks, execute, deadline, on_progress)
+        results, gone = _run(port, tasks, execute, is_over, on_progress)
         conflicts = done.conflicts
         results.sort(key=lambda result: min(_source(result)))  # rows keep their order
         done, again = _commit(port, results, done, options)
         left = len(tasks) - len(results) + done.conflicts - conflicts
-        done = replace(done, left=left, timed_out=_is_past(deadline))
+        done = replace(done, left=left, timed_out=is_over())
         if gone:  # plan again what it was to be part of
             again |= {fragment for task in tasks for fragment in _ids(task)}
         if not again or done.timed_out:
@@ -210,18 +209,18 @@ def _run(
     port: LanceDatasetPort,
     tasks: Sequence[Any],
     execute: Execute,
-    deadline: float | None,
+    is_over: Callable[[], bool],
     on_progress: Callable[[int, int], None],
 ) -> tuple[list[Any], StorageUnavailableError | None]:
     """Run tasks; return their results, and the error if a source file no longer existed."""
     results: list[Any] = []
     on_progress(0, len(tasks))
     try:
-        if not _is_past(deadline):
+        if not is_over():
             for result in execute(port, tasks):
                 results.append(result)
                 on_progress(len(results), len(tasks))
-                if _is_past(deadline):
+                if is_over():
                     break
     except LANCE_ERRORS as error:
         # A writer and a cleanup removed a file meanwhile: what is done counts, and the next plan
@@ -310,7 +309,3 @@ def _ids(task: Any) -> list[int]:
 
 def _source(result: Any) -> set[int]:
     return {fragment.id for fragment in result.original_fragments}
-
-
-def _is_past(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() >= deadline

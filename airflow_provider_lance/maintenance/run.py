@@ -79,10 +79,13 @@ class _Run:
         return measure(self._port, target_rows, self._storage)
 
     def do(self, step: Step) -> None:
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self._is_over():
             self.report.skipped[step] = f"the deadline of {self._options.deadline} s is over"
             return
         {Step.COMPACT: self._compact, Step.INDEX: self._index, Step.CLEANUP: self._clean}[step]()
+
+    def _is_over(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
 
     def _compact(self) -> None:
         options, seen = self._options, self.report.before
@@ -103,7 +106,7 @@ class _Run:
                 self._port,
                 options.compaction,
                 execute=self._execute,
-                deadline=self._deadline,
+                is_over=self._is_over,
                 on_progress=self._on_progress,
             )
             planned = done.tasks + done.left

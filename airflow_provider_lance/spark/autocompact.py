@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -105,8 +105,7 @@ class AutoCompaction:
             done = compact(
                 port,
                 {"excluded_fragment_ids": excluded} if excluded else {},
-                execute=self._execute,
-                deadline=began + seconds,
+                is_over=lambda: self._given_up.is_set() or time.monotonic() >= began + seconds,
             )
         except LanceStreamError as error:
             log.warning("Not compacted. query_id=%s error=%s", self._query_id, error)
@@ -122,12 +121,6 @@ class AutoCompaction:
                 done.left,
                 (time.monotonic() - began) * 1000,
             )
-
-    def _execute(self, port: LanceDatasetPort, tasks: Sequence[Any]) -> Iterator[Any]:
-        for task in tasks:
-            if self._given_up.is_set():
-                return
-            yield task.execute(port.dataset)
 
 
 def left_alone(fragments: Sequence[Any], every: int, most_bytes: int) -> list[int]:
