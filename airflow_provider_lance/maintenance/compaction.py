@@ -21,6 +21,7 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.protocol.codec import decode_query, query_ids
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, is_conflict, read_error
 from airflow_provider_lance.protocol.model import OutputMode, OwnerState
 from airflow_provider_lance.protocol.watermark import exact_watermark
@@ -40,7 +41,7 @@ Execute = Callable[[LanceDatasetPort, Sequence[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class Compacted(JsonRecord):
     """The result of a compaction.
 
     ``conflicts`` counts tasks that a writer's commit undid, ``left`` those that were planned and

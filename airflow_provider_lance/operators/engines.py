@@ -32,8 +32,7 @@ from airflow_provider_lance.drivers.run_directory import RunDirectory, forget_ol
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics, measure
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
-from airflow_provider_lance.maintenance.report import Report
-from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.maintenance.run import Report, maintain
 from airflow_provider_lance.operators.job_output import JobOutput, Progress
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decoding import json_object
@@ -173,7 +172,9 @@ class SparkEngine:
         with TemporaryDirectory(prefix="lance-optimize-") as name:
             if failure := self._submit(spec, Path(name)):
                 self._raise_silence(failure)
-        report = Report(spec.uri, before, _measure(spec), seconds=time.monotonic() - began)
+        report = Report(
+            spec.uri, before, _measure(spec), seconds=round(time.monotonic() - began, 3)
+        )
         if report.before == report.after:
             report.skipped["spark"] = "the job ended well, and the dataset is as it was"
         else:

@@ -23,7 +23,7 @@ from airflow_provider_lance.maintenance.options import (
     MaintenanceOptions,
     MaintenanceSpec,
 )
-from airflow_provider_lance.maintenance.report import summary_lines
+from airflow_provider_lance.maintenance.run import summary_lines
 from airflow_provider_lance.operators.checks import check_dataset, is_mapped, is_open
 from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
 from airflow_provider_lance.operators.specification import mapping
