@@ -13,15 +13,13 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.maintenance.compaction import compact
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.model import Owner
 
-__all__ = ["AutoCompaction", "left_alone", "trigger_seconds"]
+__all__ = ["AutoCompaction", "left_alone"]
 
 log = logging.getLogger(__name__)
 
@@ -144,12 +142,3 @@ def left_alone(fragments: Sequence[Any], every: int, most_bytes: int) -> list[in
         rows += fragment.physical_rows
         taken += 1
     return [fragment.id for fragment in fragments[: len(fragments) - taken]]
-
-
-def trigger_seconds(session: SparkSession, trigger: dict[str, Any]) -> float:
-    """Return the interval of a trigger, as Spark reads its text; 0 for ``availableNow``."""
-    if "processingTime" not in trigger:
-        return 0.0
-    jvm: Any = session._jvm
-    java = jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(trigger["processingTime"])
-    return float(java.intervalMs()) / 1000

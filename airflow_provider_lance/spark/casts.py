@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from airflow_provider_lance.exceptions import RowsRefusedError
-from airflow_provider_lance.spark.schema import is_list, is_text
+from airflow_provider_lance.spark.columns import is_list, is_text
 
 __all__ = ["conform", "one_form_of_floats", "with_negative_zeros"]
 

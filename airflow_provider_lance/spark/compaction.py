@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, is_panic
-from airflow_provider_lance.spark.application import message_of
+from airflow_provider_lance.spark.failures import message_of
 
 __all__ = ["ExecuteOnExecutors", "Work"]
 
