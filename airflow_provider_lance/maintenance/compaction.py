@@ -229,8 +229,8 @@ def _run(
         if "not found:" not in str(error).lower():
             raise read_error(port.uri, error) from error
         port.latest()  # raises if the dataset itself is gone
-        gone = StorageUnavailableError(f"a file of {port.uri} is not there: {error}")
-        log.warning("A task's source is gone. error=%s", gone)
+        gone = StorageUnavailableError(f"a file of {port.uri} no longer exists: {error}")
+        log.warning("A task's source file no longer exists. error=%s", gone)
         return results, gone
     return results, None
 
@@ -252,7 +252,7 @@ def _commit(
         try:
             done = done.with_commit(_commit_some(port, [result], options), 1)
         except CommitPreemptedError as error:
-            log.info("Thrown out by a writer, to be repeated. error=%s", error)
+            log.info("Preempted by a writer, to be repeated. error=%s", error)
             done = replace(done, conflicts=done.conflicts + 1)
             lost |= _source(result)
     return done, lost
@@ -288,7 +288,7 @@ def _refuse_what_is_gone(port: LanceDatasetPort, results: list[Any]) -> None:
     if newest.version < port.version:
         raise DatasetNotFoundError(
             f"{port.uri} was at version {port.version} and is at {newest.version}: it was dropped "
-            "and made anew during the run; nothing was committed to it"
+            "and created again during the run; nothing was committed to it"
         )
     there = {file.path for each in newest.dataset.get_fragments() for file in each.metadata.files}
     sources = {

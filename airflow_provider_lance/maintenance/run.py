@@ -167,7 +167,7 @@ class _Run:
             planned = done.tasks + done.left
         if not planned and not done.conflicts:
             self.report.skipped[Step.COMPACT] = (
-                f"no two of {seen.small_fragments} small fragments can be put together; "
+                f"no two of {seen.small_fragments} small fragments can be merged; "
                 f"{done.hot_fragments} are in use by a live upsert"
             )
             return
@@ -237,7 +237,7 @@ def refresh_indices(port: LanceDatasetPort, backoff: Backoff | None = None) -> d
                 f"the refresh of {sorted(open_rows)} of {port.uri} was preempted: "
                 f"{str(error).splitlines()[0]}"
             )
-            log.info("Thrown out by a compaction, to be repeated. error=%s", attempt.error)
+            log.info("Preempted by a compaction, to be repeated. error=%s", attempt.error)
         else:
             return uncovered_rows(port.latest())
     raise AssertionError("a backoff ends in its last error")

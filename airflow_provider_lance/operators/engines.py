@@ -164,8 +164,8 @@ class SparkEngine:
     def _run_elsewhere(self, spec: MaintenanceSpec) -> dict[str, Any]:
         if spec.options.dry_run:
             raise SpecError(
-                "dry_run has nobody to tell what would be done: from a driver in the cluster no "
-                "report comes back. Use engine='local', or a Spark connection in client mode"
+                "dry_run shows nothing with a driver in the cluster, which returns no report. Use "
+                "engine='local', or a Spark connection in client mode"
             )
         began = time.monotonic()
         before = _measure(spec)
@@ -176,13 +176,13 @@ class SparkEngine:
             spec.uri, before, _measure(spec), seconds=round(time.monotonic() - began, 3)
         )
         if report.before == report.after:
-            report.skipped["spark"] = "the job ended well, and the dataset is as it was"
+            report.skipped["spark"] = "the job succeeded and did not change the dataset"
         else:
             report.done["spark"] = {
                 "steps": [step.value for step in spec.options.steps],
                 "driver": self._driver(),
-                "note": "what each step did is in the driver's log; before and after are this "
-                "worker's figures, and writers count in them, too",
+                "note": "the driver's log says what each step did; before and after are measured "
+                "by this worker and include what writers changed",
             }
         return report.to_json()
 

@@ -222,5 +222,5 @@ def _whole_seconds(value: object, name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, timedelta) or value < timedelta(0):
-        raise SpecError(f"{name} must be a timedelta of nothing or more, got {value!r}")
+        raise SpecError(f"{name} must be a timedelta of 0 or more, got {value!r}")
     return int(value.total_seconds())

@@ -186,8 +186,8 @@ class _SourceLog:
         lowest = min(self.corrupt)
         if self.end is None:
             raise _NotProvenError(
-                f"{self.path(lowest)} says where its source began, or another thing that only the "
-                "source knows"
+                f"{self.path(lowest)} records where its source began, or other state that only the "
+                "source can read"
             )
         if lowest <= self.end:
             raise _NotProvenError(

@@ -260,7 +260,7 @@ def _string(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         return plain_text(value)
-    raise ValueError("a mapping of texts; numbers and flags will do, nothing else")
+    raise ValueError("a mapping of texts, numbers and flags")
 
 
 def vector_sizes(value: Any) -> Mapping[str, int]:
@@ -309,7 +309,7 @@ def _matching(pattern: str, form: str, value: Any) -> str:
 launch_id = partial(
     _matching,
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}",
-    "a name of letters, digits, '.', '_' and '-', for it becomes a folder",
+    "a name of letters, digits, '.', '_' and '-', because it becomes a folder",
 )
 """Reads a name that is valid as a folder name."""
 

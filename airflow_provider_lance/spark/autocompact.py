@@ -87,7 +87,7 @@ class AutoCompaction:
             self._thread.join(seconds)
         self._given_up.set()
         if self.running:
-            log.warning("A compaction is still under way. query_id=%s", self._query_id)
+            log.warning("A compaction is still running. query_id=%s", self._query_id)
 
     def _run(self, port: LanceDatasetPort, owner: Owner | None) -> None:
         began = time.monotonic()

@@ -126,7 +126,7 @@ def _unclear_names(df: DataFrame, names: Collection[str]) -> Iterator[str]:
 
 def _unwritable_name(name: str) -> Iterator[str]:
     if name in RESERVED:
-        yield f"column {name!r} has a name that Lance keeps for itself: rename it in sql, with AS"
+        yield f"column {name!r} has a name that Lance reserves: rename it in sql, with AS"
     if name in ("", "*") or any(each in name for each in ".`\0"):
         yield (
             f"column {name!r} has a name that Lance or Spark cannot write (empty, a star, or with "
@@ -139,7 +139,10 @@ def _unreadable(field: StructField, path: str, has_time: bool) -> Iterator[str]:
     kind = field.dataType
     for refused, cure in _CURES.items():
         if isinstance(kind, refused):
-            yield f"column {path!r} is {kind.simpleString()}, which Lance has not: in sql, {cure}"
+            yield (
+                f"column {path!r} is {kind.simpleString()}, a type that Lance does not have: in sql, "
+                f"{cure}"
+            )
             return
     if isinstance(kind, TimeType) and not has_time:
         yield (
@@ -152,8 +155,8 @@ def _unreadable(field: StructField, path: str, has_time: bool) -> Iterator[str]:
     names = Counter(child.name for child in children)
     if unclear := [name for name, count in names.items() if count > 1 or "\0" in name]:
         yield (
-            f"column {path!r} is a struct with field names that are there twice, or have a zero "
-            f"byte: {unclear}; rename them in sql, with named_struct(…)"
+            f"column {path!r} is a struct with duplicate field names, or names with a zero byte: "
+            f"{unclear}; rename them in sql, with named_struct(…)"
         )
     for child in children:
         yield from _unreadable(child, f"{path}.{child.name}", has_time)

@@ -89,14 +89,14 @@ _STOPPED = "Cannot call methods on a stopped SparkContext"
 _LOST = "Some data may have been lost because they are not available"
 _LOST_REASON = re.compile(r"\bReason: (.+?)(?: This could be either |$)")
 _LOST_ADVICE = (
-    "If the topic's retention removed them, go on without them: set "
+    "If the topic's retention removed them, continue without them: set "
     '"failOnDataLoss": "false" in the source\'s options for one run'
 )
 _ANOTHER_TOPIC = ("PARTITION_OFFSET_CHANGED", "PARTITIONS_DELETED")
 _ANOTHER_TOPIC_ADVICE = (
     "Most likely the topic was deleted and created again, so its offsets began again at 0. Give "
     "the stream a new query_id and checkpoint_location: it then reads the new topic from its "
-    'startingOffsets. With "failOnDataLoss": "false" it would pass over records of the new topic'
+    'startingOffsets. With "failOnDataLoss": "false" it would skip records of the new topic'
 )
 _JAR_ADVICE = "Add the connector's jars with packages, in the version of your Spark"
 _DENIED_ADVICE = "Let the driver's user read and write there, or name another place"

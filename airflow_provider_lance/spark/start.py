@@ -43,7 +43,7 @@ def classic_session(df: DataFrame) -> SparkSession:
     session = df.sparkSession
     if getattr(session, "_jvm", None) is None:
         raise SpecError(
-            "this DataFrame is of Spark Connect; the sink runs inside the driver: submit the "
+            "this DataFrame belongs to Spark Connect; the sink runs inside the driver: submit the "
             "application with spark-submit and a classic SparkSession"
         )
     return session

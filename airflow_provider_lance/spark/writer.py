@@ -276,7 +276,7 @@ def _usable(keys: pa.Table | None) -> pa.Table | None:
         example = {name: repeated.column(name)[0].as_py() for name in names}
         raise RowsRefusedError(
             f"{repeated.num_rows} merge keys are in this epoch more than once, for example "
-            f"{example}: which row is the newest cannot be known here. Reduce them in sql, for "
+            f"{example}: the sink cannot know which row is the newest. Reduce them in sql, for "
             "example with max_by(struct(*), …) GROUP BY the keys; nothing of this epoch was "
             "committed"
         )
