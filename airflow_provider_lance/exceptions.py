@@ -1,8 +1,33 @@
 """Every error that the package raises on purpose, in one tree.
 
-The two branches decide every retry: a :class:`TerminalError` recurs on every further call, a
-:class:`TransientError` may disappear later. A message says what was seen, with the values, and what
-to do next. This module is shipped to the cluster and imports nothing.
+The tree::
+
+    LanceStreamError
+    ├── TerminalError                     no retry: it would fail again
+    │   ├── SpecError                     usage: an option or argument is wrong
+    │   ├── PreconditionError             refused in the present state
+    │   │   └── DriverAliveError          a driver is alive, or may be
+    │   ├── FencedError                   another driver owns the query
+    │   ├── DatasetNotFoundError
+    │   ├── DatasetRestoredError
+    │   ├── HistoryGapError
+    │   ├── CheckpointMismatchError
+    │   ├── CheckpointCorruptError
+    │   ├── ProtocolVersionError
+    │   ├── SchemaMismatchError
+    │   ├── RowsRefusedError
+    │   ├── UserFunctionError
+    │   ├── SourceDataLossError
+    │   └── AccessDeniedError
+    └── TransientError                    a retry may succeed
+        ├── CommitPreemptedError
+        ├── CommitStateUnknownError
+        ├── MasterUnreachableError
+        └── StorageUnavailableError
+            └── ChecksumMismatchError
+
+The two branches decide every retry. A message says what was seen, with the values, what it means
+and what to do. This module is shipped to the cluster and imports nothing.
 """
 
 from __future__ import annotations
@@ -36,14 +61,14 @@ __all__ = [
 
 
 class LanceStreamError(Exception):
-    """Something in a Lance stream went wrong."""
+    """A Lance stream failed."""
 
     def __init__(self, message: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
 
 
 class TerminalError(LanceStreamError):
-    """Retrying cannot help; somebody has to change something first."""
+    """The same call fails again until something is changed."""
 
 
 class FencedError(TerminalError):
@@ -51,11 +76,11 @@ class FencedError(TerminalError):
 
 
 class CheckpointMismatchError(TerminalError):
-    """This checkpoint is not the one the epoch watermark belongs to."""
+    """The epoch watermark belongs to another checkpoint, or to a newer state of this one."""
 
 
 class DatasetRestoredError(TerminalError):
-    """Somebody brought an older version of the dataset back, and epochs went with it."""
+    """An older version of the dataset was restored, and it lacks epochs that Spark has as done."""
 
 
 class CheckpointCorruptError(TerminalError):
@@ -63,11 +88,11 @@ class CheckpointCorruptError(TerminalError):
 
 
 class HistoryGapError(TerminalError):
-    """The evidence for an epoch was cleaned up."""
+    """The versions that would prove an epoch were cleaned up."""
 
 
 class ProtocolVersionError(TerminalError):
-    """The dataset speaks a newer protocol than this package, or holds what no version writes."""
+    """The dataset's protocol is newer than this package, or its config is invalid."""
 
 
 class SchemaMismatchError(TerminalError):
@@ -87,7 +112,7 @@ class SpecError(TerminalError):
 
 
 class UserFunctionError(TerminalError):
-    """A function of the user raised an exception, and would raise it again."""
+    """The user's function raised an exception."""
 
 
 class SourceDataLossError(TerminalError):
@@ -95,15 +120,15 @@ class SourceDataLossError(TerminalError):
 
 
 class AccessDeniedError(TerminalError):
-    """The store or the broker does not let this user read or write there."""
+    """The store or the broker denied access."""
 
 
 class PreconditionError(TerminalError):
-    """What was asked for is refused, as things stand in the dataset or the checkpoint."""
+    """The command is refused in the present state of the dataset or checkpoint."""
 
 
 class DriverAliveError(PreconditionError):
-    """A driver of the query is alive, or that cannot be told."""
+    """A driver of the query is alive, or may be."""
 
 
 class TransientError(LanceStreamError):
@@ -111,11 +136,11 @@ class TransientError(LanceStreamError):
 
 
 class CommitPreemptedError(TransientError):
-    """Another commit landed first and this one did not."""
+    """Another commit landed first, and this one did not."""
 
 
 class CommitStateUnknownError(TransientError):
-    """A commit was sent and its outcome is not known."""
+    """A commit was sent and its outcome is unknown."""
 
 
 class MasterUnreachableError(TransientError):
@@ -123,11 +148,11 @@ class MasterUnreachableError(TransientError):
 
 
 class StorageUnavailableError(TransientError):
-    """The store did not answer, or refused for now."""
+    """The store did not answer, or refused temporarily."""
 
 
 class ChecksumMismatchError(StorageUnavailableError):
-    """A file and its checksum disagree: it is being written, or it is damaged."""
+    """A file does not match its checksum: it is being written, or it is damaged."""
 
 
 def error_class(name: str) -> type[LanceStreamError]:

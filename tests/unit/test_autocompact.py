@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lance
@@ -152,6 +153,19 @@ def test_fragments_grow_as_the_logarithm_of_the_epochs_and_rows_are_seldom_rewri
     files = [file for file in Path(uri, "data").iterdir() if file.suffix == ".lance"]
     written = sum(lance.file.LanceFileReader(str(file)).metadata().num_rows for file in files)
     assert written < 3 * epochs * 8
+
+
+def test_a_compaction_returns_the_memory_that_it_used(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trims: list[int] = []
+    library = SimpleNamespace(malloc_trim=trims.append)
+    monkeypatch.setattr(autocompact.ctypes, "CDLL", lambda name: library)
+    compaction, driver = AutoCompaction(2, QUERY), SparkLike(world, {})
+    for _ in range(4):
+        step(driver, compaction)
+        settle(compaction)
+    assert trims == [0, 0]
 
 
 def test_runs_that_are_shorter_than_a_turn_come_to_it_by_the_epochs_number(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,16 @@ def test_each_error_is_either_terminal_or_transient() -> None:
     branches = {LanceStreamError, TerminalError, TransientError}
     for error in set(ERRORS) - branches:
         assert issubclass(error, TerminalError) != issubclass(error, TransientError), error
+
+
+def test_the_tree_drawn_in_the_docstring_is_the_tree_of_the_classes() -> None:
+    drawn: dict[str, str] = {}
+    above: list[str] = []
+    for branch, name in re.findall(r"^    ([ │├└─]*)(\w+Error)\b", str(exceptions.__doc__), re.M):
+        depth = len(branch) // 4
+        above[depth:] = [name]
+        drawn[name] = above[depth - 1] if depth else "Exception"
+    assert drawn == {error.__name__: error.__bases__[0].__name__ for error in ERRORS}
 
 
 def test_what_is_public_is_sorted_and_complete() -> None:
