@@ -140,8 +140,8 @@ def _unreadable(field: StructField, path: str, has_time: bool) -> Iterator[str]:
     for refused, cure in _CURES.items():
         if isinstance(kind, refused):
             yield (
-                f"column {path!r} is {kind.simpleString()}, a type that Lance does not have: in sql, "
-                f"{cure}"
+                f"column {path!r} is {kind.simpleString()}, a type that Lance does not have: in "
+                f"sql, {cure}"
             )
             return
     if isinstance(kind, TimeType) and not has_time:

@@ -243,7 +243,7 @@ FAULTS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
         also("INTERVAL '1' MONTH"),
         "'more' is interval month, a type that Lance does not have",
     ),
-    "calendar": (also("array(make_interval(1))"), "'more.element' is interval, which Lance"),
+    "calendar": (also("array(make_interval(1))"), "'more.element' is interval, a type that Lance"),
     "variant": (also("parse_json('{}')"), "'more' is variant, a type that Lance does not have"),
     "deep variant": (also("map(1, array(parse_json('{}')))"), "'more.value.element' is variant"),
     "geometry": (
