@@ -143,10 +143,7 @@ class MaintenanceOptions(Options):
     what = "maintenance options"
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Refuse options of steps that are not run.
-
-        :raises SpecError: names the options and the step.
-        """
+        """Refuse options of steps that are not run; see :meth:`Options.check`."""
         for step, names in _BELONG.items():
             set_here = sorted(name for name in names if _says_something(given.get(name)))
             if set_here and step not in self.steps:
@@ -205,9 +202,6 @@ class MaintenanceSpec(Options):
     what = "maintenance specification"
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Refuse a specification without a dataset.
-
-        :raises SpecError: there is none.
-        """
+        """Refuse a specification without a dataset."""
         if not self.uri:
             raise SpecError("maintenance specification: uri is missing")

@@ -95,10 +95,7 @@ class SinkOptions(Options):
     what = "sink options"
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Refuse missing and contradicting options.
-
-        :raises SpecError: names the options, and what to do.
-        """
+        """Refuse missing and contradicting options; see :meth:`Options.check`."""
         require_query_id(self.query_id)
         for name, value in (("uri", self.uri), ("checkpointLocation", self.checkpoint_location)):
             if not value:
@@ -152,10 +149,7 @@ class Source(Options):
     what = "source"
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Refuse a source without a format, or with a misspelt option.
-
-        :raises SpecError: names the option.
-        """
+        """Refuse a source without a format, or with a misspelt option."""
         if not self.format:
             raise SpecError("source: format is missing, for example 'parquet', 'kafka' or 'rate'")
         refuse_misspelt(self.format, self.options)
@@ -188,10 +182,7 @@ class JobSpec(Options):
     what = "job specification"
 
     def check(self, given: Mapping[str, Any]) -> None:
-        """Refuse a specification that lacks a part or contradicts itself.
-
-        :raises SpecError: names the parts.
-        """
+        """Refuse a specification that lacks a part or contradicts itself."""
         if not self.sink.query_id:
             raise SpecError("job specification: sink is missing")
         if not self.launch_id:
