@@ -1,4 +1,7 @@
-"""A dataset's health in numbers, measured before and after a maintenance run."""
+"""A dataset's health in numbers, and the versions that it still has.
+
+The versions come from the names of their manifests: one listing.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,10 @@ from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_erro
 __all__ = ["DatasetMetrics", "Version", "list_versions", "measure", "uncovered_rows"]
 
 _RAGGED = 0.1
+_SUFFIX = ".manifest"
+_NAME = re.compile(r"[0-9]{1,20}")
+_DESCENDING = 20
+"""Digits of a name in Lance's newer scheme, which counts down from 2**64 - 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +94,6 @@ def uncovered_rows(port: LanceDatasetPort) -> dict[str, int]:
     except LANCE_ERRORS as error:
         port.latest()  # raises if the dataset is gone
         raise read_error(port.uri, error) from error
-
-
-_SUFFIX = ".manifest"
-_NAME = re.compile(r"[0-9]{1,20}")
-_DESCENDING = 20
-"""Digits of a name in Lance's newer scheme, which counts down from 2**64 - 1."""
 
 
 @dataclass(frozen=True, slots=True)
