@@ -13,8 +13,7 @@ from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.maintenance.options import MaintenanceOptions
-from airflow_provider_lance.maintenance.report import Report, summary_lines
-from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.maintenance.run import Report, maintain, summary_lines
 from airflow_provider_lance.protocol.commands import command_line
 
 __all__ = ["cleanup", "optimize"]

@@ -8,9 +8,13 @@ from itertools import pairwise
 
 from airflow_provider_lance.diagnostics.evidence import DatasetEvidence
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.maintenance.dataset_metrics import measure, uncovered_rows
+from airflow_provider_lance.maintenance.dataset_metrics import (
+    Version,
+    list_versions,
+    measure,
+    uncovered_rows,
+)
 from airflow_provider_lance.maintenance.options import KEEP_SECONDS, MaintenanceOptions
-from airflow_provider_lance.maintenance.versions import Version, list_versions
 from airflow_provider_lance.protocol.codec import auto_cleanup
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.files import Entry, open_files

@@ -24,11 +24,10 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.maintenance.dataset_metrics import camel
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query, decode_stamp
 from airflow_provider_lance.protocol.files import open_files
-from airflow_provider_lance.protocol.json_codec import JsonRecord
+from airflow_provider_lance.protocol.json_codec import JsonRecord, camel
 from airflow_provider_lance.protocol.model import EpochStamp, QueryState
 from airflow_provider_lance.protocol.port import DatasetPort
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from airflow_provider_lance.exceptions import (
@@ -19,8 +20,8 @@ from airflow_provider_lance.exceptions import (
     HistoryGapError,
     PreconditionError,
 )
+from airflow_provider_lance.maintenance.dataset_metrics import list_versions
 from airflow_provider_lance.maintenance.options import KEEP_SECONDS
-from airflow_provider_lance.maintenance.versions import list_versions
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.codec import (
     auto_cleanup,
@@ -30,6 +31,7 @@ from airflow_provider_lance.protocol.codec import (
     query_ids,
 )
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
 from airflow_provider_lance.protocol.model import OwnerState, QueryState, Watermark
 from airflow_provider_lance.protocol.port import Configure
@@ -52,7 +54,7 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
-class Cleaned:
+class Cleaned(JsonRecord):
     """What was removed, or would be; ``older_than`` is the age in seconds that was used."""
 
     versions: int = 0
@@ -86,11 +88,10 @@ def fold_all(
 def _folds(port: LanceDatasetPort) -> tuple[dict[str, str | None], tuple[str, ...]]:
     updates: dict[str, str | None] = {}
     folded = []
-    for query_id in query_ids(port.config):
-        state = decode_query(port.config, query_id, port.version)
+    for state in _states(port):
         if state.owner is None:
             continue
-        active = state.owner.state is OwnerState.ACTIVE
+        query_id, active = state.query_id, _is_active(state)
         watermark = _read(port, state)
         if watermark.may_lack_epochs:
             continue  # a fold would hide the restore, and the epochs can still be restored
@@ -115,11 +116,21 @@ def _folds(port: LanceDatasetPort) -> tuple[dict[str, str | None], tuple[str, ..
     return updates, tuple(folded)
 
 
+def _states(port: LanceDatasetPort) -> list[QueryState]:
+    config, version = port.config, port.version
+    return [decode_query(config, query_id, version) for query_id in query_ids(config)]
+
+
+def _is_active(state: QueryState) -> bool:
+    return state.owner is not None and state.owner.state is OwnerState.ACTIVE
+
+
 def _read(port: LanceDatasetPort, state: QueryState) -> Watermark:
     """Read a query's history, also of a released one: an older version may have been restored."""
     reader = WatermarkReader(port, state.query_id)
-    active = state.owner is not None and state.owner.state is OwnerState.ACTIVE
-    return reader.at(port) if active else reader.at(port, spark_done=sys.maxsize, to_gap=True)
+    if _is_active(state):
+        return reader.at(port)
+    return reader.at(port, spark_done=sys.maxsize, to_gap=True)
 
 
 def clean_up(
@@ -137,15 +148,8 @@ def clean_up(
     port, folded = fold_all(port)
     port = port.latest()  # the fold that all readers see decides what is removed
     old = _old_versions(port, retention, storage_options)
-    if not old and not retention.unverified:
-        return Cleaned(older_than=_age(port, retention), folded=folded)
-    try:
-        stats = port.dataset.cleanup_old_versions(
-            **_arguments(retention, old), delete_rate_limit=retention.rate
-        )
-    except LANCE_ERRORS as error:
-        raise read_error(port.uri, error) from error
-    return _cleaned(stats, _age(port, retention), folded)
+    remove = partial(port.dataset.cleanup_old_versions, delete_rate_limit=retention.rate)
+    return _cleaned(port, retention, old, folded, remove)
 
 
 def explain_cleanup(
@@ -160,13 +164,11 @@ def explain_cleanup(
     _refuse(port, retention)
     folded = _folds(port)[1]
     old = _old_versions(port, retention, storage_options, folded=folded)
-    if not old and not retention.unverified:
-        return Cleaned(older_than=_age(port, retention), folded=folded)
-    try:
-        plan = port.dataset.explain_cleanup_old_versions(**_arguments(retention, old))
-    except LANCE_ERRORS as error:
-        raise read_error(port.uri, error) from error
-    cleaned = _cleaned(plan.stats, _age(port, retention), folded)
+
+    def explain(**arguments: Any) -> Any:
+        return port.dataset.explain_cleanup_old_versions(**arguments).stats
+
+    cleaned = _cleaned(port, retention, old, folded, explain)
     # Lance spares the newest version; after a fold, it would no longer be the newest.
     return replace(cleaned, versions=cleaned.versions + (port.version in old))
 
@@ -184,11 +186,10 @@ def _old_versions(
     limit = min(
         (
             state.folded_version
-            for query_id in query_ids(port.config)
-            if query_id not in folded
-            for state in [decode_query(port.config, query_id, port.version)]
+            for state in _states(port)
             if state.owner
-            and (state.owner.state is OwnerState.ACTIVE or _read(port, state).may_lack_epochs)
+            and state.query_id not in folded
+            and (_is_active(state) or _read(port, state).may_lack_epochs)
         ),
         default=port.version,
     )
@@ -205,26 +206,19 @@ def _old_versions(
 
 
 def _refuse(port: LanceDatasetPort, retention: Retention) -> None:
-    active = _active(port)
+    active = [state.query_id for state in _states(port) if _is_active(state)]
     if retention.unverified and active:
         raise PreconditionError(
-            f"deleteUnverified removes files of commits under way, and {active} of {port.uri} may "
-            "have one: their owners did not release. Stop these streams first, or leave it out"
+            f"deleteUnverified removes files of commits in progress, and queries {active} of "
+            f"{port.uri} may have one: their owners did not release. Stop these streams first, or "
+            "leave deleteUnverified out"
         )
     if settings := auto_cleanup(port.config):
         log.warning(
-            "Foreign auto-cleanup runs inside anyone's commit and knows nothing of streams. Remove "
-            "these keys from the dataset's config. settings=%s",
+            "The dataset's auto-cleanup runs inside every commit and ignores streams. Remove these "
+            "keys from the dataset's config. settings=%s",
             settings,
         )
-
-
-def _active(port: LanceDatasetPort) -> list[str]:
-    owners = {
-        query_id: decode_query(port.config, query_id, port.version).owner
-        for query_id in query_ids(port.config)
-    }
-    return [query for query, owner in owners.items() if owner and owner.state is OwnerState.ACTIVE]
 
 
 def _age(port: LanceDatasetPort, retention: Retention) -> int:
@@ -233,17 +227,30 @@ def _age(port: LanceDatasetPort, retention: Retention) -> int:
     return max(retention.older_than, floor)
 
 
-def _arguments(retention: Retention, versions: list[int]) -> dict[str, Any]:
+def _cleaned(
+    port: LanceDatasetPort,
+    retention: Retention,
+    versions: list[int],
+    folded: tuple[str, ...],
+    act: Callable[..., Any],
+) -> Cleaned:
+    """Call one of Lance's two functions for these versions; return what it counts.
+
+    :raises StorageUnavailableError: the store did not answer.
+    """
+    older_than = _age(port, retention)
+    if not versions and not retention.unverified:
+        return Cleaned(older_than=older_than, folded=folded)
     # Lance refuses an empty list; no version is this old, so only unverified files are removed.
     chosen = {"versions": versions} if versions else {"older_than": timedelta(days=36_500)}
-    return {
-        **chosen,
-        "delete_unverified": retention.unverified,
-        "error_if_tagged_old_versions": False,
-    }
-
-
-def _cleaned(stats: Any, older_than: int, folded: tuple[str, ...]) -> Cleaned:
+    try:
+        stats = act(
+            **chosen,
+            delete_unverified=retention.unverified,
+            error_if_tagged_old_versions=False,
+        )
+    except LANCE_ERRORS as error:
+        raise read_error(port.uri, error) from error
     return Cleaned(
         versions=stats.old_versions,
         data_files=stats.data_files_removed,

@@ -8,7 +8,6 @@ alone, and each task can be committed on its own.
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.protocol.codec import decode_query, query_ids
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, is_conflict, read_error
 from airflow_provider_lance.protocol.model import OutputMode, OwnerState
 from airflow_provider_lance.protocol.watermark import exact_watermark
@@ -41,7 +41,7 @@ Execute = Callable[[LanceDatasetPort, Sequence[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Compacted:
+class Compacted(JsonRecord):
     """The result of a compaction.
 
     ``conflicts`` counts tasks that a writer's commit undid, ``left`` those that were planned and
@@ -105,7 +105,7 @@ def _plan(port: LanceDatasetPort, options: Mapping[str, Any], excluded: set[int]
         return list(Compaction.plan(port.dataset, cast("CompactionOptions", chosen)).tasks)
     except (TypeError, ValueError, OverflowError) as error:
         raise SpecError(f"compaction options {dict(options)}: {error}") from error
-    except OSError as error:
+    except LANCE_ERRORS as error:
         raise read_error(port.uri, error) from error
 
 
@@ -170,12 +170,12 @@ def compact(
     options: Mapping[str, Any],
     *,
     execute: Execute = execute_here,
-    deadline: float | None = None,
+    is_over: Callable[[], bool] = lambda: False,
     on_progress: Callable[[int, int], None] = lambda done, tasks: None,
 ) -> Compacted:
     """Compact once, within the bounds that the options give; return what was done.
 
-    :param deadline: a time of ``time.monotonic`` after which no task is started.
+    :param is_over: asked before each task; once it returns true, no further task is started.
     :param on_progress: called with the tasks done and those planned.
     :raises DatasetNotFoundError: the dataset is gone.
     :raises StorageUnavailableError: the store did not answer. What was committed stays.
@@ -191,12 +191,12 @@ def compact(
         if not tasks:
             gone = None  # another compaction did it
             break
-        results, gone = _run(port, tasks, execute, deadline, on_progress)
+        results, gone = _run(port, tasks, execute, is_over, on_progress)
         conflicts = done.conflicts
         results.sort(key=lambda result: min(_source(result)))  # rows keep their order
         done, again = _commit(port, results, done, options)
         left = len(tasks) - len(results) + done.conflicts - conflicts
-        done = replace(done, left=left, timed_out=_is_past(deadline))
+        done = replace(done, left=left, timed_out=is_over())
         if gone:  # plan again what it was to be part of
             again |= {fragment for task in tasks for fragment in _ids(task)}
         if not again or done.timed_out:
@@ -210,27 +210,27 @@ def _run(
     port: LanceDatasetPort,
     tasks: Sequence[Any],
     execute: Execute,
-    deadline: float | None,
+    is_over: Callable[[], bool],
     on_progress: Callable[[int, int], None],
 ) -> tuple[list[Any], StorageUnavailableError | None]:
     """Run tasks; return their results, and the error if a source file no longer existed."""
     results: list[Any] = []
     on_progress(0, len(tasks))
     try:
-        if not _is_past(deadline):
+        if not is_over():
             for result in execute(port, tasks):
                 results.append(result)
                 on_progress(len(results), len(tasks))
-                if _is_past(deadline):
+                if is_over():
                     break
-    except OSError as error:
+    except LANCE_ERRORS as error:
         # A writer and a cleanup removed a file meanwhile: what is done counts, and the next plan
         # will not include it.
         if "not found:" not in str(error).lower():
             raise read_error(port.uri, error) from error
         port.latest()  # raises if the dataset itself is gone
-        gone = StorageUnavailableError(f"a file of {port.uri} is not there: {error}")
-        log.warning("A task's source is gone. error=%s", gone)
+        gone = StorageUnavailableError(f"a file of {port.uri} no longer exists: {error}")
+        log.warning("A task's source file no longer exists. error=%s", gone)
         return results, gone
     return results, None
 
@@ -252,7 +252,7 @@ def _commit(
         try:
             done = done.with_commit(_commit_some(port, [result], options), 1)
         except CommitPreemptedError as error:
-            log.info("Thrown out by a writer, to be repeated. error=%s", error)
+            log.info("Preempted by a writer, to be repeated. error=%s", error)
             done = replace(done, conflicts=done.conflicts + 1)
             lost |= _source(result)
     return done, lost
@@ -288,7 +288,7 @@ def _refuse_what_is_gone(port: LanceDatasetPort, results: list[Any]) -> None:
     if newest.version < port.version:
         raise DatasetNotFoundError(
             f"{port.uri} was at version {port.version} and is at {newest.version}: it was dropped "
-            "and made anew during the run; nothing was committed to it"
+            "and created again during the run; nothing was committed to it"
         )
     there = {file.path for each in newest.dataset.get_fragments() for file in each.metadata.files}
     sources = {
@@ -310,7 +310,3 @@ def _ids(task: Any) -> list[int]:
 
 def _source(result: Any) -> set[int]:
     return {fragment.id for fragment in result.original_fragments}
-
-
-def _is_past(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() >= deadline

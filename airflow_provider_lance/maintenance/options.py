@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.protocol.decoding import Reader, json_value, shown, whole_text
+from airflow_provider_lance.protocol.decoding import Reader, shown, whole_text
+from airflow_provider_lance.protocol.json_codec import Options
 from airflow_provider_lance.protocol.option_parsers import (
     age,
     count,
@@ -19,7 +19,6 @@ from airflow_provider_lance.protocol.option_parsers import (
     flag,
     location,
     option,
-    parsed,
     positive,
     strings,
 )
@@ -114,7 +113,7 @@ _STORAGE_VERSION = re.compile(r"[0-9]{1,3}\.[0-9]{1,3}|legacy|stable|next")
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaintenanceOptions:
+class MaintenanceOptions(Options):
     """The options, by their names in the job's JSON. Durations are seconds.
 
     - ``steps``: which of ``compact``, ``index`` and ``cleanup``.
@@ -141,21 +140,17 @@ class MaintenanceOptions:
     delete_unverified: bool = option(flag, False, name="deleteUnverified")
     dry_run: bool = option(flag, False, name="dryRun")
 
-    @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> Self:
-        """Read options from their JSON object.
+    what = "maintenance options"
 
-        :raises SpecError: unknown name, wrong form, or contradicting options.
-        """
-        options = cls(**parsed(cls, given, "maintenance options"))
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Refuse options of steps that are not run; see :meth:`Options.check`."""
         for step, names in _BELONG.items():
             set_here = sorted(name for name in names if _says_something(given.get(name)))
-            if set_here and step not in options.steps:
+            if set_here and step not in self.steps:
                 raise SpecError(
                     f"maintenance options: {set_here} belong to the step {step.value!r}, and steps "
-                    f"has only {[each.value for each in options.steps]}"
+                    f"has only {[each.value for each in self.steps]}"
                 )
-        return options
 
     def target_rows(self, config: Mapping[str, str]) -> int:
         """Return the rows below which a fragment counts as small.
@@ -171,17 +166,10 @@ class MaintenanceOptions:
 
     def to_json(self) -> dict[str, Any]:
         """Return the options as :meth:`parse` reads them."""
-        plain = {item.metadata["name"]: getattr(self, item.name) for item in fields(self)}
-        plain["steps"] = [step.value for step in self.steps]
-        plain["compaction"] = dict(self.compaction)
         foreign = {
             name for step, names in _BELONG.items() if step not in self.steps for name in names
         }
-        return {
-            name: value
-            for name, value in plain.items()
-            if value is not None and name not in foreign
-        }
+        return {name: each for name, each in super().to_json().items() if name not in foreign}
 
 
 def _says_something(value: Any) -> bool:
@@ -202,7 +190,7 @@ _BELONG = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaintenanceSpec:
+class MaintenanceSpec(Options):
     """One run on one dataset, as a Spark job receives it."""
 
     uri: str = option(location, "", name="uri")
@@ -211,27 +199,9 @@ class MaintenanceSpec:
         MaintenanceOptions.parse, MaintenanceOptions(), name="options"
     )
 
-    @classmethod
-    def loads(cls, text: str | bytes) -> Self:
-        """Read a specification from JSON text.
+    what = "maintenance specification"
 
-        :raises SpecError: not JSON, or as :meth:`MaintenanceOptions.parse`.
-        """
-        try:
-            given = json_value(text)
-        except ValueError as error:
-            raise SpecError(f"maintenance specification: not {error}") from None
-        spec = cls(**parsed(cls, given, "maintenance specification"))
-        if not spec.uri:
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Refuse a specification without a dataset."""
+        if not self.uri:
             raise SpecError("maintenance specification: uri is missing")
-        return spec
-
-    def dumps(self) -> str:
-        """Return the specification as JSON text, secrets included: write it to a private file."""
-        return json.dumps(
-            {
-                "uri": self.uri,
-                "storageOptions": dict(self.storage_options),
-                "options": self.options.to_json(),
-            }
-        )

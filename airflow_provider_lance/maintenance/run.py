@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from airflow_provider_lance.exceptions import CommitPreemptedError
 from airflow_provider_lance.maintenance.cleanup import (
@@ -20,15 +22,68 @@ from airflow_provider_lance.maintenance.compaction import (
     hot_fragments,
     plan_compaction,
 )
-from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics, camel, measure
-from airflow_provider_lance.maintenance.indexing import refresh_indices
+from airflow_provider_lance.maintenance.dataset_metrics import (
+    DatasetMetrics,
+    measure,
+    uncovered_rows,
+)
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, Step
-from airflow_provider_lance.maintenance.report import Report
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
-from airflow_provider_lance.protocol.lance_errors import named_panics
+from airflow_provider_lance.protocol.json_codec import JsonRecord
+from airflow_provider_lance.protocol.lance_errors import (
+    LANCE_ERRORS,
+    is_conflict,
+    named_panics,
+    read_error,
+)
 
-__all__ = ["maintain"]
+__all__ = ["Report", "maintain", "refresh_indices", "summary_lines"]
+
+log = logging.getLogger(__name__)
+
+_SHOWN = [
+    "rows",
+    "fragments",
+    "smallFragments",
+    "files",
+    "bytes",
+    "versions",
+    "manifestBytes",
+    "historyBytes",
+    "uncoveredRows",
+]
+
+
+@dataclass
+class Report(JsonRecord):
+    """One run.
+
+    ``done`` has the figures of each step that did something; ``skipped`` says why each other step
+    was skipped.
+    """
+
+    uri: str
+    before: DatasetMetrics
+    after: DatasetMetrics
+    dry_run: bool = False
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def summary_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a report as lines for a log: what each step did, then the numbers side by side."""
+    what = "Would do" if report["dryRun"] else "Done"
+    for step, figures in report["done"].items():
+        told = " ".join(f"{name}={value}" for name, value in figures.items())
+        yield f"{what}: {step}. {told}"
+    for step, reason in report["skipped"].items():
+        yield f"Skipped: {step}. {reason}"
+    before, after = report["before"], report["after"]
+    for name in _SHOWN:
+        yield f"{name:>15} {before[name]:>15,} -> {after[name]:>15,}"
+    yield f"{report['uri']} at version {after['version']}, {report['seconds']:.1f} s"
 
 
 def maintain(
@@ -54,7 +109,7 @@ def maintain(
         for step in options.steps:
             run.do(step)
         run.report.after = run.measure()
-    run.report.seconds = time.monotonic() - began
+    run.report.seconds = round(time.monotonic() - began, 3)
     return run.report
 
 
@@ -79,10 +134,13 @@ class _Run:
         return measure(self._port, target_rows, self._storage)
 
     def do(self, step: Step) -> None:
-        if self._deadline is not None and time.monotonic() >= self._deadline:
+        if self._is_over():
             self.report.skipped[step] = f"the deadline of {self._options.deadline} s is over"
             return
         {Step.COMPACT: self._compact, Step.INDEX: self._index, Step.CLEANUP: self._clean}[step]()
+
+    def _is_over(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
 
     def _compact(self) -> None:
         options, seen = self._options, self.report.before
@@ -103,18 +161,17 @@ class _Run:
                 self._port,
                 options.compaction,
                 execute=self._execute,
-                deadline=self._deadline,
+                is_over=self._is_over,
                 on_progress=self._on_progress,
             )
             planned = done.tasks + done.left
         if not planned and not done.conflicts:
             self.report.skipped[Step.COMPACT] = (
-                f"no two of {seen.small_fragments} small fragments can be put together; "
+                f"no two of {seen.small_fragments} small fragments can be merged; "
                 f"{done.hot_fragments} are in use by a live upsert"
             )
             return
-        figures = {camel(name): value for name, value in asdict(done).items()}
-        self.report.done[Step.COMPACT] = figures | (
+        self.report.done[Step.COMPACT] = done.to_json() | (
             {"sourceFragments": planned} if options.dry_run else {}
         )
 
@@ -155,7 +212,32 @@ class _Run:
                     break
                 except CommitPreemptedError as error:
                     attempt.error = error
-        self.report.done[Step.CLEANUP] = {
-            camel(name): list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(cleaned).items()
-        }
+        self.report.done[Step.CLEANUP] = cleaned.to_json()
+
+
+def refresh_indices(port: LanceDatasetPort, backoff: Backoff | None = None) -> dict[str, int]:
+    """Cover what the indices do not cover yet; return the rows that each still leaves out.
+
+    :raises CommitPreemptedError: a compaction conflicted in every one of the attempts.
+    :raises DatasetNotFoundError: the dataset is gone.
+    :raises StorageUnavailableError: the store did not answer.
+    """
+    for attempt in backoff or Backoff(attempts=5, first=0.5):
+        port = port.latest()
+        open_rows = {name: rows for name, rows in uncovered_rows(port).items() if rows}
+        if not open_rows:
+            return {}
+        try:
+            port.dataset.optimize.optimize_indices(index_names=sorted(open_rows))
+        except LANCE_ERRORS as error:
+            if not is_conflict(error):
+                port.latest()  # raises if the dataset is gone
+                raise read_error(port.uri, error) from error
+            attempt.error = CommitPreemptedError(
+                f"the refresh of {sorted(open_rows)} of {port.uri} was preempted: "
+                f"{str(error).splitlines()[0]}"
+            )
+            log.info("Preempted by a compaction, to be repeated. error=%s", attempt.error)
+        else:
+            return uncovered_rows(port.latest())
+    raise AssertionError("a backoff ends in its last error")

@@ -32,8 +32,7 @@ from airflow_provider_lance.drivers.run_directory import RunDirectory, forget_ol
 from airflow_provider_lance.exceptions import SpecError, TransientError, error_class
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics, measure
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
-from airflow_provider_lance.maintenance.report import Report
-from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.maintenance.run import Report, maintain
 from airflow_provider_lance.operators.job_output import JobOutput, Progress
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decoding import json_object
@@ -165,23 +164,25 @@ class SparkEngine:
     def _run_elsewhere(self, spec: MaintenanceSpec) -> dict[str, Any]:
         if spec.options.dry_run:
             raise SpecError(
-                "dry_run has nobody to tell what would be done: from a driver in the cluster no "
-                "report comes back. Use engine='local', or a Spark connection in client mode"
+                "dry_run shows nothing with a driver in the cluster, which returns no report. Use "
+                "engine='local', or a Spark connection in client mode"
             )
         began = time.monotonic()
         before = _measure(spec)
         with TemporaryDirectory(prefix="lance-optimize-") as name:
             if failure := self._submit(spec, Path(name)):
                 self._raise_silence(failure)
-        report = Report(spec.uri, before, _measure(spec), seconds=time.monotonic() - began)
+        report = Report(
+            spec.uri, before, _measure(spec), seconds=round(time.monotonic() - began, 3)
+        )
         if report.before == report.after:
-            report.skipped["spark"] = "the job ended well, and the dataset is as it was"
+            report.skipped["spark"] = "the job succeeded and did not change the dataset"
         else:
             report.done["spark"] = {
                 "steps": [step.value for step in spec.options.steps],
                 "driver": self._driver(),
-                "note": "what each step did is in the driver's log; before and after are this "
-                "worker's figures, and writers count in them, too",
+                "note": "the driver's log says what each step did; before and after are measured "
+                "by this worker and include what writers changed",
             }
         return report.to_json()
 

@@ -23,7 +23,7 @@ from airflow_provider_lance.maintenance.options import (
     MaintenanceOptions,
     MaintenanceSpec,
 )
-from airflow_provider_lance.maintenance.report import summary_lines
+from airflow_provider_lance.maintenance.run import summary_lines
 from airflow_provider_lance.operators.checks import check_dataset, is_mapped, is_open
 from airflow_provider_lance.operators.engines import LocalEngine, SparkEngine
 from airflow_provider_lance.operators.specification import mapping
@@ -222,5 +222,5 @@ def _whole_seconds(value: object, name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, timedelta) or value < timedelta(0):
-        raise SpecError(f"{name} must be a timedelta of nothing or more, got {value!r}")
+        raise SpecError(f"{name} must be a timedelta of 0 or more, got {value!r}")
     return int(value.total_seconds())

@@ -105,32 +105,25 @@ def corrupt_error(
     :param known: whether the dataset has a trace of the query.
     :param connection_arguments: what a command needs to reach the store.
     """
-    advice = _advice(
-        corruption, uri, query_id, known=known, connection_arguments=connection_arguments
-    )
+    if not known:
+        advice = (
+            f"{uri} has no trace of query {query_id!r}, so nothing was committed from it: start "
+            "with a new checkpointLocation"
+        )
+    elif corruption.set_aside:
+        typed = command_line(
+            "resolve", "files", uri, query_id, "--yes", connection_arguments=connection_arguments
+        )
+        advice = (
+            f"It is safe to set {', '.join(corruption.set_aside)} aside, since "
+            f"{corruption.reason}. Type {typed}"
+        )
+    else:
+        advice = f"It cannot be set aside: {corruption.reason}. {WAYS_OUT}"
     return CheckpointCorruptError(
         f"Spark cannot start from the checkpoint at {checkpoint.location}, corrupt: "
         f"{', '.join(map(str, corruption.files))}. {advice}"
     )
-
-
-def _advice(
-    corruption: Corruption, uri: str, query_id: str, *, known: bool, connection_arguments: str
-) -> str:
-    if not known:
-        return (
-            f"{uri} has no trace of query {query_id!r}, so nothing was committed from it: start "
-            "with a new checkpointLocation"
-        )
-    if corruption.set_aside:
-        typed = command_line(
-            "resolve", "files", uri, query_id, "--yes", connection_arguments=connection_arguments
-        )
-        return (
-            f"It is safe to set {', '.join(corruption.set_aside)} aside, since "
-            f"{corruption.reason}. Type {typed}"
-        )
-    return f"It cannot be set aside: {corruption.reason}. {WAYS_OUT}"
 
 
 WAYS_OUT = (
@@ -186,8 +179,8 @@ class _SourceLog:
         lowest = min(self.corrupt)
         if self.end is None:
             raise _NotProvenError(
-                f"{self.path(lowest)} says where its source began, or another thing that only the "
-                "source knows"
+                f"{self.path(lowest)} records where its source began, or other state that only the "
+                "source can read"
             )
         if lowest <= self.end:
             raise _NotProvenError(

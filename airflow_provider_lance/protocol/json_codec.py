@@ -1,11 +1,13 @@
 """Values as JSON: one case for names, and one rule for unknown names.
 
-Names are camelCase. A newer version may add fields: a reader ignores names that it does not know,
-and a missing field gets its default.
+Names are camelCase. A newer version may add fields to a record: its reader ignores names that it
+does not know, and a missing field gets its default. Options are written by users: an unknown name
+is refused.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -14,9 +16,16 @@ from functools import cache, partial
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.protocol.decoding import Reader, one_of, plain_text, read_fields
+from airflow_provider_lance.protocol.decoding import (
+    Reader,
+    json_value,
+    one_of,
+    plain_text,
+    read_fields,
+)
+from airflow_provider_lance.protocol.option_parsers import parsed
 
-__all__ = ["JsonRecord", "camel", "plain"]
+__all__ = ["JsonRecord", "Options", "camel", "plain"]
 
 
 def camel(name: str) -> str:
@@ -104,3 +113,51 @@ def _texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise ValueError("a list of texts")
     return tuple(map(plain_text, value))
+
+
+class Options:
+    """Base of frozen dataclasses that users write; each field is declared with :func:`option`."""
+
+    what: ClassVar[str] = "options"
+    """What the options are for, at the beginning of an error message."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, Any]) -> Self:
+        """Read options from a mapping, as a user writes it or as :meth:`to_json` made it.
+
+        :raises SpecError: unknown name, wrong form, missing option, or contradicting options.
+        """
+        options = cls(**parsed(cls, given, cls.what))
+        options.check(given)
+        return options
+
+    @classmethod
+    def loads(cls, text: str | bytes) -> Self:
+        """Read options from JSON text.
+
+        :raises SpecError: not JSON, or as :meth:`parse`.
+        """
+        try:
+            given = json_value(text)
+        except ValueError as error:
+            raise SpecError(f"{cls.what}: not {error}") from None
+        return cls.parse(given)
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Refuse options that contradict each other or are missing.
+
+        :param given: what the user wrote, to tell a default from the same value given.
+        :raises SpecError: names the options, and what to do.
+        """
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the options as :meth:`parse` reads them, secrets included."""
+        written = {
+            item.metadata["name"]: (item.metadata["write"] or plain)(getattr(self, item.name))
+            for item in fields(self)  # type: ignore[arg-type]
+        }
+        return {name: value for name, value in written.items() if value is not None}
+
+    def dumps(self) -> str:
+        """Return the options as JSON text, secrets included: write it to a private file."""
+        return json.dumps(self.to_json())

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, fields
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -33,7 +34,6 @@ __all__ = [
     "duration",
     "flag",
     "function",
-    "invalid_text",
     "is_absolute",
     "is_local",
     "launch_id",
@@ -41,11 +41,11 @@ __all__ = [
     "mode",
     "names",
     "near_match",
-    "new_generation",
     "option",
     "parsed",
     "positive",
     "strings",
+    "switch",
     "text",
     "travelled",
     "vector_sizes",
@@ -54,8 +54,6 @@ __all__ = [
 MOST_SECONDS = 100 * 366 * 24 * 3600
 """A century: the longest duration accepted. Much longer ones exceed the calendar."""
 
-_LAUNCH_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _DIGITS = re.compile(r"[0-9]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?://([^/]*))?(/.*)?", re.DOTALL)
@@ -63,9 +61,19 @@ _BUCKETS = {"abfs", "abfss", "az", "gcs", "gs", "oss", "s3", "s3a", "s3n", "wasb
 _MOST_ITEMS = 2**31 - 1  # the most items of an Arrow list of fixed size
 
 
-def option(parse: Callable[[Any], Any], default: Any, *, name: str, secret: bool = False) -> Any:
-    """Declare one option: how it is read, its name for users, and whether it may be shown."""
-    metadata = {"parse": parse, "name": name}
+def option(
+    parse: Callable[[Any], Any],
+    default: Any,
+    *,
+    name: str,
+    secret: bool = False,
+    write: Callable[[Any], Any] | None = None,
+) -> Any:
+    """Declare one option: how it is read, its name for users, whether it may be shown.
+
+    :param write: the inverse of ``parse``, where the value as plain JSON is not.
+    """
+    metadata = {"parse": parse, "name": name, "write": write}
     if callable(default):
         return field(default_factory=default, metadata=metadata, repr=not secret)
     return field(default=default, metadata=metadata, repr=not secret)
@@ -195,27 +203,7 @@ def flag(value: Any) -> bool:
     raise ValueError("true or false")
 
 
-def positive(value: Any, most: int = LARGEST) -> int:
-    """Read an integer of 1 or more, also as text."""
-    return _number(value, 1, most)
-
-
-def count(value: Any, most: int = LARGEST) -> int:
-    """Read an integer of 0 or more, also as text."""
-    return _number(value, 0, most)
-
-
-def duration(value: Any) -> int:
-    """Read seconds, 1 or more and at most a century, also as text."""
-    return positive(value, MOST_SECONDS)
-
-
-def age(value: Any) -> int:
-    """Read seconds, 0 or more and at most a century, also as text."""
-    return count(value, MOST_SECONDS)
-
-
-def _number(value: Any, least: int, most: int) -> int:
+def _number(least: int, value: Any, most: int = LARGEST) -> int:
     form = f"a whole number of {least} or more"
     if isinstance(value, str) and _DIGITS.fullmatch(value):
         value = int(value.lstrip("0")[:20] or "0")  # one digit more than the largest number has
@@ -224,6 +212,19 @@ def _number(value: Any, least: int, most: int) -> int:
     if value > most:
         raise ValueError(f"{form}, and at most {most}")
     return value
+
+
+positive = partial(_number, 1)
+"""Reads an integer of 1 or more, also as text; a second argument bounds it."""
+
+count = partial(_number, 0)
+"""Reads an integer of 0 or more, also as text; a second argument bounds it."""
+
+duration = partial(positive, most=MOST_SECONDS)
+"""Reads seconds, 1 or more and at most a century, also as text."""
+
+age = partial(count, most=MOST_SECONDS)
+"""Reads seconds, 0 or more and at most a century, also as text."""
 
 
 def names(value: Any) -> tuple[str, ...]:
@@ -259,7 +260,7 @@ def _string(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         return plain_text(value)
-    raise ValueError("a mapping of texts; numbers and flags will do, nothing else")
+    raise ValueError("a mapping of texts, numbers and flags")
 
 
 def vector_sizes(value: Any) -> Mapping[str, int]:
@@ -288,29 +289,33 @@ def mode(value: Any) -> OutputMode:
         raise ValueError("one of 'append', 'complete', 'update'") from None
 
 
-def new_generation(value: Any) -> bool:
-    """Read ``fail`` or ``newGeneration``; return whether a new generation is requested."""
-    if value in ("fail", "newGeneration"):
-        return bool(value == "newGeneration")
-    raise ValueError("'fail' or 'newGeneration'")
+def switch(off: str, on: str, *, name: str) -> Any:
+    """Declare an option that is one of two words, by default the first; its value is a flag."""
+
+    def parse(value: Any) -> bool:
+        if value in (off, on):
+            return bool(value == on)
+        raise ValueError(f"{off!r} or {on!r}")
+
+    return option(parse, False, name=name, write=lambda value: on if value else off)
 
 
-def invalid_text(value: Any) -> bool:
-    """Read ``refuse`` or ``replace``; return whether text that is not UTF-8 is replaced."""
-    if value in ("refuse", "replace"):
-        return bool(value == "replace")
-    raise ValueError("'refuse' or 'replace'")
-
-
-def launch_id(value: Any) -> str:
-    """Read a name that is valid as a folder name."""
-    if isinstance(value, str) and _LAUNCH_ID.fullmatch(value):
+def _matching(pattern: str, form: str, value: Any) -> str:
+    if isinstance(value, str) and re.fullmatch(pattern, value):
         return value
-    raise ValueError("a name of letters, digits, '.', '_' and '-', for it becomes a folder")
+    raise ValueError(form)
 
 
-def function(value: Any) -> str:
-    """Read ``module:function``."""
-    if isinstance(value, str) and _FUNCTION.fullmatch(value):
-        return value
-    raise ValueError("'module:function', a function of (spark, arguments) that returns a DataFrame")
+launch_id = partial(
+    _matching,
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}",
+    "a name of letters, digits, '.', '_' and '-', because it becomes a folder",
+)
+"""Reads a name that is valid as a folder name."""
+
+function = partial(
+    _matching,
+    r"[A-Za-z_][\w.]*:[A-Za-z_]\w*",
+    "'module:function', a function of (spark, arguments) that returns a DataFrame",
+)
+"""Reads ``module:function``."""

@@ -1,15 +1,13 @@
-"""Parts of all spark-submit applications here: read the specification, report the end."""
+"""What both spark-submit applications begin with: the log and the specification."""
 
 from __future__ import annotations
 
 import logging
 import os
 
-from py4j.protocol import Py4JJavaError
 from pyspark import SparkFiles
-from pyspark.errors import PySparkException
 
-__all__ = ["message_of", "read_spec", "start_logging"]
+__all__ = ["read_spec", "start_logging"]
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +33,3 @@ def read_spec(name: str, *, remove: bool) -> bytes:
         except OSError as error:
             log.warning("The specification was not removed. error=%s", error)
     return text
-
-
-def message_of(error: BaseException) -> str:
-    """Return an error's message, without the JVM's stack trace that Spark's own errors repeat."""
-    if isinstance(error, Py4JJavaError):
-        return str(error).split("\n\tat ", 1)[0].strip()
-    if isinstance(error, PySparkException):
-        return str(error).split("\nJVM stacktrace", 1)[0].strip()
-    return str(error)

@@ -11,10 +11,8 @@ import ctypes
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.maintenance.compaction import compact
@@ -22,7 +20,7 @@ from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.model import Owner
 
-__all__ = ["AutoCompaction", "left_alone", "trigger_seconds"]
+__all__ = ["AutoCompaction", "left_alone"]
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +88,7 @@ class AutoCompaction:
             self._thread.join(seconds)
         self._given_up.set()
         if self.running:
-            log.warning("A compaction is still under way. query_id=%s", self._query_id)
+            log.warning("A compaction is still running. query_id=%s", self._query_id)
 
     def _run(self, port: LanceDatasetPort, owner: Owner | None) -> None:
         began = time.monotonic()
@@ -106,8 +104,7 @@ class AutoCompaction:
             done = compact(
                 port,
                 {"excluded_fragment_ids": excluded} if excluded else {},
-                execute=self._execute,
-                deadline=began + seconds,
+                is_over=lambda: self._given_up.is_set() or time.monotonic() >= began + seconds,
             )
         except LanceStreamError as error:
             log.warning("Not compacted. query_id=%s error=%s", self._query_id, error)
@@ -125,12 +122,6 @@ class AutoCompaction:
             )
         finally:
             _release_unused_memory()
-
-    def _execute(self, port: LanceDatasetPort, tasks: Sequence[Any]) -> Iterator[Any]:
-        for task in tasks:
-            if self._given_up.is_set():
-                return
-            yield task.execute(port.dataset)
 
 
 def _release_unused_memory() -> None:
@@ -165,12 +156,3 @@ def left_alone(fragments: Sequence[Any], every: int, most_bytes: int) -> list[in
         rows += fragment.physical_rows
         taken += 1
     return [fragment.id for fragment in fragments[: len(fragments) - taken]]
-
-
-def trigger_seconds(session: SparkSession, trigger: dict[str, Any]) -> float:
-    """Return the interval of a trigger, as Spark reads its text; 0 for ``availableNow``."""
-    if "processingTime" not in trigger:
-        return 0.0
-    jvm: Any = session._jvm
-    java = jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(trigger["processingTime"])
-    return float(java.intervalMs()) / 1000

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from airflow_provider_lance.exceptions import RowsRefusedError
-from airflow_provider_lance.spark.schema import is_list, is_text
+from airflow_provider_lance.spark.columns import is_list, is_text
 
 __all__ = ["conform", "one_form_of_floats", "with_negative_zeros"]
 
@@ -44,20 +44,6 @@ def _column(column: pa.ChunkedArray, field: pa.Field, replace: bool) -> pa.Chunk
     chunks = [column.combine_chunks()] if whole else column.chunks
     try:
         return pa.chunked_array([_fit(each, field, field.name, replace) for each in chunks])
-    except _TextError as error:
-        raise RowsRefusedError(
-            f"column {error.path!r} has text that is not UTF-8 in {error.count} places, for "
-            f"example {error.example}: the dataset could not be read any more. Mend it in sql, "
-            "with make_valid_utf8(…) or decode(CAST(… AS BINARY), 'ISO-8859-1'), or set "
-            "invalidText=replace, which leaves merge keys alone. Nothing of this epoch was "
-            "committed"
-        ) from None
-    except _NullError as error:
-        raise RowsRefusedError(
-            f"column {error.path!r} may not be null in the dataset and is null in {error.count} "
-            f"{'rows' if error.path == field.name else 'places'}; filter or COALESCE them in sql. "
-            "Nothing of this epoch was committed"
-        ) from None
     except pa.lib.ArrowException as error:
         raise RowsRefusedError(
             f"a value of column {field.name!r} does not fit the dataset's {field.type} "
@@ -66,23 +52,19 @@ def _column(column: pa.ChunkedArray, field: pa.Field, replace: bool) -> pa.Chunk
         ) from None
 
 
-class _NullError(Exception):
-    def __init__(self, path: str, count: int) -> None:
-        super().__init__(path)
-        self.path, self.count = path, count
-
-
-class _TextError(Exception):
-    def __init__(self, path: str, count: int, example: str) -> None:
-        super().__init__(path)
-        self.path, self.count, self.example = path, count, example
+def _null(path: str, count: int) -> RowsRefusedError:
+    return RowsRefusedError(
+        f"column {path!r} may not be null in the dataset and is null in {count} "
+        f"{'places' if '.' in path else 'rows'}; filter or COALESCE them in sql. "
+        "Nothing of this epoch was committed"
+    )
 
 
 def _fit(array: pa.Array, field: pa.Field, path: str, replace: bool) -> pa.Array:
     """Return the array in the field's type; the array itself if nothing changed."""
     fitted = _cast(array, field.type, path, replace)
     if fitted.null_count and not field.nullable:
-        raise _NullError(path, fitted.null_count)
+        raise _null(path, fitted.null_count)
     return fitted
 
 
@@ -132,7 +114,7 @@ def _struct(array: pa.Array, target: pa.StructType, path: str, replace: bool) ->
             if array.null_count:
                 nulls = pc.and_(nulls, array.is_valid())
             if count := pc.sum(nulls).as_py():
-                raise _NullError(f"{path}.{field.name}", count)
+                raise _null(f"{path}.{field.name}", count)
         same = same and fitted is child
         children.append(fitted)
     if same:
@@ -265,7 +247,13 @@ def _valid_text(array: pa.Array, path: str, replace: bool) -> pa.Array:
     start = max(0, first.start - _SHOWN_BYTES)
     end = first.start + _SHOWN_BYTES
     shown = ("…" if start else "") + ascii(first.object[start:end])
-    raise _TextError(path, len(faults), shown + ("…" if end < len(first.object) else ""))
+    example = shown + ("…" if end < len(first.object) else "")
+    raise RowsRefusedError(
+        f"column {path!r} has text that is not UTF-8 in {len(faults)} places, for example "
+        f"{example}: it would make the dataset unreadable. Correct it in sql, with "
+        "make_valid_utf8(…) or decode(CAST(… AS BINARY), 'ISO-8859-1'), or set "
+        "invalidText=replace, which leaves merge keys alone. Nothing of this epoch was committed"
+    )
 
 
 def _fault(text: bytes) -> UnicodeDecodeError | None:

@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session
-from airflow_provider_lance.protocol.lance_errors import is_panic
-from airflow_provider_lance.spark.application import message_of
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, is_panic
+from airflow_provider_lance.spark.failures import message_of
 
 __all__ = ["ExecuteOnExecutors", "Work"]
 
@@ -53,7 +53,7 @@ class Work:
             dataset = _open(self.uri, self.version, tuple(sorted(self.storage_options.items())))
             result = CompactionTask.from_json(task).execute(dataset)  # type: ignore[attr-defined]
         except BaseException as error:
-            if not isinstance(error, OSError | ValueError) and not is_panic(error):
+            if not isinstance(error, LANCE_ERRORS) and not is_panic(error):
                 raise
             return json.dumps({"error": str(error)})
         return json.dumps({"result": result.json()})

@@ -117,7 +117,7 @@ class DriverLoop:
         what = "the query" if epoch is None else f"epoch {epoch}"
         self.hangs = (
             f"{what} did not end within {self._grace:g} s of being asked to stop, so the driver "
-            "ended without releasing the query. Nothing is lost: start it again, and it goes on "
-            "with the epoch that did not end"
+            "ended without releasing the query. Nothing is lost: after a restart, the query "
+            "continues with the epoch that did not end"
         )
         log.error("Gave up waiting. %s", self.hangs)

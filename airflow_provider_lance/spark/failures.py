@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf
 from pyspark.errors import PySparkException
 
+from airflow_provider_lance import exceptions
 from airflow_provider_lance.exceptions import (
     AccessDeniedError,
     LanceStreamError,
@@ -26,13 +28,22 @@ from airflow_provider_lance.exceptions import (
     SourceDataLossError,
     SpecError,
     TerminalError,
+    UserFunctionError,
+    error_class,
 )
-from airflow_provider_lance.spark.worker_error import may_pass, named_by_worker, users_failure
 
-__all__ = ["access_denied", "named_failure", "named_user_failure"]
+__all__ = [
+    "access_denied",
+    "may_pass",
+    "message_of",
+    "named_by_worker",
+    "named_failure",
+    "named_user_failure",
+    "users_failure",
+]
 
 _CAUSES = 20
-_MAY_PASS = re.compile(
+_JVM_MAY_PASS = re.compile(
     r"java\.net\.|java\.nio\.channels\.|javax\.net\.|io\.netty\.|java\.lang\.Interrupted"
     r"|java\.lang\.OutOfMemory|.*Timeout|.*Disconnect|.*Retriable|.*SocketException"
 )
@@ -78,14 +89,14 @@ _STOPPED = "Cannot call methods on a stopped SparkContext"
 _LOST = "Some data may have been lost because they are not available"
 _LOST_REASON = re.compile(r"\bReason: (.+?)(?: This could be either |$)")
 _LOST_ADVICE = (
-    "If the topic's retention removed them, go on without them: set "
+    "If the topic's retention removed them, continue without them: set "
     '"failOnDataLoss": "false" in the source\'s options for one run'
 )
 _ANOTHER_TOPIC = ("PARTITION_OFFSET_CHANGED", "PARTITIONS_DELETED")
 _ANOTHER_TOPIC_ADVICE = (
     "Most likely the topic was deleted and created again, so its offsets began again at 0. Give "
     "the stream a new query_id and checkpoint_location: it then reads the new topic from its "
-    'startingOffsets. With "failOnDataLoss": "false" it would pass over records of the new topic'
+    'startingOffsets. With "failOnDataLoss": "false" it would skip records of the new topic'
 )
 _JAR_ADVICE = "Add the connector's jars with packages, in the version of your Spark"
 _DENIED_ADVICE = "Let the driver's user read and write there, or name another place"
@@ -110,7 +121,7 @@ def named_failure(error: BaseException) -> LanceStreamError | None:
     for found in chain:
         if found.condition.startswith("PYTHON_") or found.name.endswith(".PythonException"):
             return named_by_worker(found.message) or users_failure(found.message)
-    if not chain or any(_MAY_PASS.match(found.name) for found in chain):
+    if not chain or any(_JVM_MAY_PASS.match(found.name) for found in chain):
         return None
     if lost := _data_loss(chain):
         return lost
@@ -131,6 +142,15 @@ def named_user_failure(error: Exception, what: str) -> BaseException:
     if _causes(error) or may_pass(kind.__name__ for kind in type(error).__mro__):
         return error
     return users_failure("".join(traceback.format_exception(error)), what) or error
+
+
+def message_of(error: BaseException) -> str:
+    """Return an error's message, without the JVM's stack trace that Spark's own errors repeat."""
+    if isinstance(error, Py4JJavaError):
+        return str(error).split("\n\tat ", 1)[0].strip()
+    if isinstance(error, PySparkException):
+        return str(error).split("\nJVM stacktrace", 1)[0].strip()
+    return str(error)
 
 
 def access_denied(name: str, message: str) -> AccessDeniedError | None:
@@ -227,3 +247,93 @@ def _read(throwable: Any) -> _JavaError:
     except Py4JError:  # not an error of Spark's own
         condition = state = None
     return _JavaError(name, condition or "", state or "", message)
+
+
+# ----------------------------------------------------------------------- traces of Python code
+
+_RAISED = re.compile(rf"^{re.escape(exceptions.__name__)}\.(\w+): (.*)$", re.MULTILINE)
+"""The last line of a Python trace: the class's module, its name, its message."""
+_LONGEST = 20_000
+_BEGIN = "Traceback (most recent call last):"
+_FRAME = re.compile(r'\s+File "(.*)", line \d+')
+_NOT_THE_USERS = re.compile(
+    r"(site-packages|dist-packages|python)/(pyspark|py4j)/|/(pyspark|py4j-[^/]+)\.zip/"
+    r"|/airflow_provider_lance(\.zip)?/|/importlib/__init__|<frozen "
+)
+_STATE = re.compile(r"\s*SQLSTATE: \w{5}\s*\Z")
+_PYTHON_MAY_PASS = re.compile(
+    r"Timeout|Connect|Unavailable|Throttl|TooManyRequests|Temporar|Retr(y|ies)|MemoryError"
+    r"|BlockingIO|Interrupted|BrokenPipe|gaierror|URLError|SSLError"
+)
+
+
+def named_by_worker(text: str) -> LanceStreamError | None:
+    """Return this package's error that a worker raised, ``None`` if it was any other error.
+
+    :param text: Spark's text: only the trace of a worker's error arrives.
+    """
+    raised = _RAISED.findall(text)
+    if not raised:
+        return None
+    name, message = raised[-1]
+    return error_class(name)(message)
+
+
+def may_pass(names: Iterable[str]) -> bool:
+    """Return whether the same call may succeed later, by the names of an exception's classes."""
+    return any(_PYTHON_MAY_PASS.search(name) for name in names)
+
+
+def users_failure(text: str, what: str = "a Python function of the stream") -> TerminalError | None:
+    """Return an exception of a user's function, with the user's lines of its trace.
+
+    Lines of Spark and of this package are left out. ``None`` if the same call may succeed later.
+
+    :param text: a text that contains a Python trace.
+    """
+    _, begin, trace = text.partition(_BEGIN)
+    if not begin:
+        return UserFunctionError(f"{what} failed: {text}")
+    lines, users = _users_lines(_STATE.sub("", trace).strip("\n").split("\n"))
+    raised = _last_exception(lines)
+    name = raised.partition(":")[0].rpartition(".")[2]
+    if may_pass([name]):
+        return None
+    if not users and name in ("ModuleNotFoundError", "ImportError"):
+        return SpecError(
+            f"{raised}, in the Python of the driver or its executors: install it there, or name "
+            "another Python with PYSPARK_PYTHON or spark.pyspark.python"
+        )
+    return UserFunctionError(_bounded("\n".join([f"{what} raised {raised}", _BEGIN, *lines])))
+
+
+def _bounded(text: str) -> str:
+    """Truncate a message that holds a whole batch, for summaries and logs."""
+    if len(text) <= _LONGEST:
+        return text
+    half = _LONGEST // 2
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters …\n{text[-half:]}"
+
+
+def _users_lines(trace: list[str]) -> tuple[list[str], int]:
+    """Return a trace without the frames of other code, and the number of remaining frames."""
+    kept: list[str] = []
+    users, theirs = 0, False
+    for line in trace:
+        if frame := _FRAME.match(line):
+            theirs = bool(_NOT_THE_USERS.search(frame[1]))
+            users += not theirs
+        elif not line.startswith("    "):
+            theirs = False
+        if not theirs:
+            kept.append(line)
+    return kept, users
+
+
+def _last_exception(lines: list[str]) -> str:
+    """Return the trace's last part, type and message: the lines after its last frame."""
+    frames = [number for number, line in enumerate(lines) if _FRAME.match(line)]
+    rest = lines[frames[-1] + 1 :] if frames else lines
+    while rest and rest[0].startswith("    "):
+        rest = rest[1:]
+    return "\n".join(rest).strip()

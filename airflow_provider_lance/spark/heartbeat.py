@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import utc_now
-from airflow_provider_lance.spark.epoch_history import EpochHistory, WatchedTotals
+from airflow_provider_lance.spark.run_metrics import EpochHistory, WatchedTotals
 from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.supervision.driver_reports import write_heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity

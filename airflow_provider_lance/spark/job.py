@@ -23,9 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
-from airflow_provider_lance.spark.application import message_of, read_spec, start_logging
+from airflow_provider_lance.spark.application import read_spec, start_logging
 from airflow_provider_lance.spark.driver_loop import DriverLoop
-from airflow_provider_lance.spark.failures import named_failure, named_user_failure
+from airflow_provider_lance.spark.failures import message_of, named_failure, named_user_failure
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.heartbeat import HeartbeatWriter
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError

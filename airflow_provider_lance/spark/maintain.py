@@ -26,8 +26,9 @@ from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.maintenance.run import maintain
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.spark.application import message_of, read_spec, start_logging
+from airflow_provider_lance.spark.application import read_spec, start_logging
 from airflow_provider_lance.spark.compaction import ExecuteOnExecutors
+from airflow_provider_lance.spark.failures import message_of
 
 __all__ = ["main", "run"]
 

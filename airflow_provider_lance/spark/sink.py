@@ -32,7 +32,7 @@ from airflow_provider_lance.spark.active_query import (
     find_active_query,
     refuse_another_query,
 )
-from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_seconds
+from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
@@ -40,6 +40,7 @@ from airflow_provider_lance.spark.start import (
     classic_session,
     driver_of,
     refuse_trigger,
+    trigger_seconds,
     wait_for_end,
 )
 from airflow_provider_lance.spark.target import open_target

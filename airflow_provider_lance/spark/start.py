@@ -19,7 +19,23 @@ from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.liveness import DriverObservation
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
-__all__ = ["classic_session", "driver_of", "refuse_trigger", "wait_for_end"]
+__all__ = [
+    "classic_session",
+    "driver_of",
+    "refuse_trigger",
+    "trigger_seconds",
+    "wait_for_end",
+]
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_SECONDS = 20.0
+"""An idle driver notices within 10 s that it is fenced, a busy one at its next commit."""
+
+_SILENCE_SECONDS = 12.0
+"""A driver writes a heartbeat at least every 10 s; a silent one does not write Spark's log."""
+
+_LOOK_SECONDS = 0.2
 
 
 def classic_session(df: DataFrame) -> SparkSession:
@@ -30,7 +46,7 @@ def classic_session(df: DataFrame) -> SparkSession:
     session = df.sparkSession
     if getattr(session, "_jvm", None) is None:
         raise SpecError(
-            "this DataFrame is of Spark Connect; the sink runs inside the driver: submit the "
+            "this DataFrame belongs to Spark Connect; the sink runs inside the driver: submit the "
             "application with spark-submit and a classic SparkSession"
         )
     return session
@@ -47,6 +63,15 @@ def refuse_trigger(trigger: dict[str, Any]) -> None:
         return
     why = "continuous processing has no epochs to commit; " if "continuous" in trigger else ""
     raise SpecError(f"trigger {trigger}: {why}use availableNow=True or processingTime='10 seconds'")
+
+
+def trigger_seconds(session: SparkSession, trigger: dict[str, Any]) -> float:
+    """Return the interval of a trigger, as Spark reads its text; 0 for ``availableNow``."""
+    if "processingTime" not in trigger:
+        return 0.0
+    jvm: Any = session._jvm
+    java = jvm.org.apache.spark.sql.streaming.Trigger.ProcessingTime(trigger["processingTime"])
+    return float(java.intervalMs()) / 1000
 
 
 def driver_of(
@@ -69,17 +94,6 @@ def driver_of(
         launch_id=launch_id,
         launched_by=launched_by,
     )
-
-
-log = logging.getLogger(__name__)
-
-_PATIENCE_SECONDS = 20.0
-"""An idle driver notices within 10 s that it is fenced, a busy one at its next commit."""
-
-_SILENCE_SECONDS = 12.0
-"""A driver writes a heartbeat at least every 10 s; a silent one does not write Spark's log."""
-
-_LOOK_SECONDS = 0.2
 
 
 def wait_for_end(owner: Owner, reports: Files) -> None:

@@ -21,8 +21,13 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
 from airflow_provider_lance.protocol.lance_errors import named_panics
-from airflow_provider_lance.spark.columns import arrow_schema, folding, refuse_collated_keys
-from airflow_provider_lance.spark.schema import check_schema, dataset_schema
+from airflow_provider_lance.spark.columns import (
+    arrow_schema,
+    check_schema,
+    dataset_schema,
+    folding,
+    refuse_collated_keys,
+)
 from airflow_provider_lance.spark.writer import DELETE_FLAG
 from airflow_provider_lance.spec.job import SinkOptions
 

@@ -1,4 +1,4 @@
-"""What a task does with its partition: it writes fragments, or sends few rows to the driver.
+"""How an epoch is written: what a task does with its partition, and how the driver combines it.
 
 Each task counts its rows as they pass. A partition of a small epoch sends its rows to the driver,
 which writes them together: one fragment instead of one per task. A larger partition is written by
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -19,9 +19,16 @@ import pyarrow.compute as pc
 from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.protocol.dataset import LOOK_CACHE_BYTES, open_dataset
 from airflow_provider_lance.protocol.lance_errors import is_panic, write_error
-from airflow_provider_lance.spark.casts import conform, one_form_of_floats
+from airflow_provider_lance.spark.casts import conform, one_form_of_floats, with_negative_zeros
 
-__all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]
+__all__ = [
+    "DELETE_FLAG",
+    "MESSAGE_SCHEMA",
+    "CollectedFragments",
+    "WriteTask",
+    "gather",
+    "gather_rows",
+]
 
 DELETE_FLAG = "__lance_delete"
 """The boolean column that holds the value of `deleteWhen`; it never reaches the dataset."""
@@ -189,3 +196,88 @@ def _to_ipc(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return bytes(sink.getvalue())
+
+
+@dataclass(frozen=True)
+class CollectedFragments:
+    """A written epoch: its fragments, and the keys of an upsert."""
+
+    fragments: list[Any]
+    keys: pa.Table | None
+    rows: int
+    deletes: int
+    bytes: int
+
+
+def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedFragments:
+    """Combine the tasks' messages on the driver; write the rows that small partitions sent.
+
+    :raises RowsRefusedError: a value does not fit, or a merge key is null or duplicated.
+    """
+    from lance.fragment import FragmentMetadata
+
+    fragments: list[Any] = []
+    keys: list[pa.Table] = []
+    small: list[pa.Table] = []
+    rows = deletes = size = 0
+    for message in messages:
+        rows += message.rows
+        if message.refusal is not None:
+            raise RowsRefusedError(message.refusal)
+        if message.data is not None:
+            small.append(_from_ipc(message.data))
+            continue
+        deletes, size = deletes + message.deletes, size + message.bytes
+        fragments += [
+            FragmentMetadata.from_json(json.dumps(each)) for each in json.loads(message.fragments)
+        ]
+        if message.keys is not None:
+            keys.append(_from_ipc(message.keys))
+    if small:
+        rest = _write_here(pa.concat_tables(small), task, dataset)
+        fragments += rest.fragments
+        deletes, size = deletes + rest.deletes, size + rest.bytes
+        keys += [rest.keys] if rest.keys is not None else []
+    all_keys = pa.concat_tables(keys) if keys else None
+    return CollectedFragments(fragments, _usable(all_keys), rows, deletes, size)
+
+
+def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
+    """Write an epoch whose rows are all on the driver.
+
+    :raises RowsRefusedError: as :func:`gather` does.
+    """
+    written = _write_here(rows, task, dataset)
+    return replace(written, keys=_usable(written.keys))
+
+
+def _write_here(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
+    added, keys, deletes = task.split(rows)
+    fragments = task.write(added.to_reader(), dataset) if added.num_rows else []
+    return CollectedFragments(fragments, keys, rows.num_rows, deletes, added.nbytes)
+
+
+def _from_ipc(content: bytes) -> pa.Table:
+    return pa.ipc.open_stream(content).read_all()
+
+
+def _usable(keys: pa.Table | None) -> pa.Table | None:
+    if keys is None:
+        return None
+    names = keys.column_names
+    if nulls := [name for name in names if keys.column(name).null_count]:
+        raise RowsRefusedError(
+            f"merge key {nulls} is null in some rows: a null matches no row, so they would be "
+            "added again by every change. Filter them in sql; nothing of this epoch was committed"
+        )
+    counts = keys.group_by(names).aggregate([([], "count_all")])
+    repeated = counts.filter(pc.greater(counts.column("count_all"), 1))
+    if repeated.num_rows:
+        example = {name: repeated.column(name)[0].as_py() for name in names}
+        raise RowsRefusedError(
+            f"{repeated.num_rows} merge keys are in this epoch more than once, for example "
+            f"{example}: the sink cannot know which row is the newest. Reduce them in sql, for "
+            "example with max_by(struct(*), …) GROUP BY the keys; nothing of this epoch was "
+            "committed"
+        )
+    return with_negative_zeros(keys)

@@ -6,29 +6,31 @@ sides of a launch parse with this module: Airflow before it starts anything, the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol import option_parsers as forms
 from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.protocol.dataset import CACHE_BYTES
-from airflow_provider_lance.protocol.decoding import json_value
+from airflow_provider_lance.protocol.json_codec import Options
 from airflow_provider_lance.protocol.model import OutputMode
-from airflow_provider_lance.protocol.option_parsers import option, parsed
+from airflow_provider_lance.protocol.option_parsers import option, switch
 from airflow_provider_lance.spec.source_options import refuse_misspelt
 from airflow_provider_lance.supervision.driver_reports import report_location
 
 __all__ = ["AVAILABLE_NOW", "JobSpec", "SinkOptions", "Source"]
 
 AVAILABLE_NOW = "availableNow"
-_MOST_BYTES = 2**40
 _INTERVAL = re.compile(r"([0-9]{1,18}) (millisecond|second|minute|hour|day)s?")
 _UNIT_SECONDS = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86_400}
+
+
+_bytes = partial(forms.positive, most=2**40)  # 1 TiB
 
 
 def _trigger(value: Any) -> str:
@@ -40,14 +42,8 @@ def _trigger(value: Any) -> str:
     raise ValueError("'availableNow' or an interval such as '10 seconds'")
 
 
-def _bytes(value: Any) -> int:
-    if (number := forms.positive(value)) > _MOST_BYTES:
-        raise ValueError(f"a number of bytes, {_MOST_BYTES} (1 TiB) at most")
-    return number
-
-
 @dataclass(frozen=True, kw_only=True)
-class SinkOptions:
+class SinkOptions(Options):
     """The sink's options, by the names that users type.
 
     - ``uri``, ``queryId``, ``checkpointLocation``: required; both places absolute.
@@ -86,29 +82,24 @@ class SinkOptions:
     cache_bytes: int = option(_bytes, CACHE_BYTES, name="cacheBytes")
     create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
     vector_sizes: Mapping[str, int] = option(forms.vector_sizes, dict, name="vectorSizes")
-    replace_invalid_text: bool = option(forms.invalid_text, False, name="invalidText")
-    new_generation: bool = option(forms.new_generation, False, name="onCheckpointChange")
-    on_restore: OnRestore = option(OnRestore.parse, OnRestore(), name="onRestore")
-    on_history_gap: OnHistoryGap = option(OnHistoryGap.parse, OnHistoryGap(), name="onHistoryGap")
+    replace_invalid_text: bool = switch("refuse", "replace", name="invalidText")
+    new_generation: bool = switch("fail", "newGeneration", name="onCheckpointChange")
+    on_restore: OnRestore = option(OnRestore.parse, OnRestore(), name="onRestore", write=str)
+    on_history_gap: OnHistoryGap = option(
+        OnHistoryGap.parse, OnHistoryGap(), name="onHistoryGap", write=str
+    )
     storage_options: Mapping[str, str] = option(
         forms.strings, dict, name="storageOptions", secret=True
     )
 
-    @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> Self:
-        """Read options as a user writes them.
+    what = "sink options"
 
-        :raises SpecError: unknown name, wrong form, missing option, or contradicting options.
-        """
-        options = cls(**parsed(cls, given, "sink options"))
-        require_query_id(options.query_id)
-        for name in ("uri", "checkpointLocation"):
-            if not given.get(name):
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Refuse missing and contradicting options; see :meth:`Options.check`."""
+        require_query_id(self.query_id)
+        for name, value in (("uri", self.uri), ("checkpointLocation", self.checkpoint_location)):
+            if not value:
                 raise SpecError(f"sink options: {name} is missing")
-        options._refuse_contradictions()
-        return options
-
-    def _refuse_contradictions(self) -> None:
         update = self.output_mode is OutputMode.UPDATE
         if update and not self.merge_keys and not self.update_as_append:
             raise SpecError(
@@ -146,49 +137,30 @@ class SinkOptions:
         """Return how an epoch is committed; a classic update is an append of delta rows."""
         return OutputMode.APPEND if self.update_as_append else self.output_mode
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the options as :meth:`parse` reads them, secrets included."""
-        special: dict[str, Any] = {
-            "outputMode": self.output_mode.value,
-            "mergeKeys": list(self.merge_keys),
-            "vectorSizes": dict(self.vector_sizes),
-            "storageOptions": dict(self.storage_options),
-            "invalidText": "replace" if self.replace_invalid_text else "refuse",
-            "onCheckpointChange": "newGeneration" if self.new_generation else "fail",
-            "onRestore": str(self.on_restore),
-            "onHistoryGap": str(self.on_history_gap),
-        }
-        plain = {item.metadata["name"]: getattr(self, item.name) for item in fields(self)}
-        return {name: value for name, value in (plain | special).items() if value is not None}
-
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(Options):
     """Any streaming source of Spark: ``format``, its ``options``, and a DDL ``schema``."""
 
     format: str = option(forms.text, "", name="format")
     options: Mapping[str, str] = option(forms.strings, dict, name="options", secret=True)
     schema: str | None = option(forms.text, None, name="schema")
 
-    @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> Self:
-        """Read a source as a user writes it.
+    what = "source"
 
-        :raises SpecError: unknown name, wrong form, no format, or a misspelt option.
-        """
-        source = cls(**parsed(cls, given, "source"))
-        if not source.format:
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Refuse a source without a format, or with a misspelt option."""
+        if not self.format:
             raise SpecError("source: format is missing, for example 'parquet', 'kafka' or 'rate'")
-        refuse_misspelt(source.format, source.options)
-        return source
+        refuse_misspelt(self.format, self.options)
 
     def to_json(self) -> dict[str, Any]:
         """Return the source as :meth:`parse` reads it, secrets included."""
-        return {"format": self.format, "options": dict(self.options), "schema": self.schema}
+        return {"schema": None} | super().to_json()
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobSpec:
+class JobSpec(Options):
     """One launch of one streaming query: where rows come from, when, and where they go.
 
     Rows come from ``source``, with an optional ``sql`` text over a view named ``source``, or from
@@ -198,7 +170,7 @@ class JobSpec:
     """
 
     launch_id: str = option(forms.launch_id, "", name="launchId")
-    launched_by: str = option(forms.text, "", name="launchedBy")
+    launched_by: str = option(forms.text, "", name="launchedBy", write=lambda name: name or None)
     sink: SinkOptions = option(SinkOptions.parse, SinkOptions(), name="sink")
     source: Source | None = option(Source.parse, None, name="source")
     sql: str | None = option(forms.text, None, name="sql")
@@ -207,49 +179,18 @@ class JobSpec:
     trigger: str = option(_trigger, AVAILABLE_NOW, name="trigger")
     stop_grace: int = option(forms.duration, 60, name="stopGrace")
 
-    @classmethod
-    def parse(cls, given: Mapping[str, Any]) -> Self:
-        """Read a specification from its JSON object.
+    what = "job specification"
 
-        :raises SpecError: unknown name, wrong form, missing part, or contradicting parts.
-        """
-        spec = cls(**parsed(cls, given, "job specification"))
-        if not spec.sink.query_id:
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Refuse a specification that lacks a part or contradicts itself."""
+        if not self.sink.query_id:
             raise SpecError("job specification: sink is missing")
-        if not spec.launch_id:
+        if not self.launch_id:
             raise SpecError("job specification: launchId is missing")
-        if (spec.source is None) == (spec.dataframe is None):
+        if (self.source is None) == (self.dataframe is None):
             raise SpecError(
                 "job specification: give either source (a Spark streaming format) or dataframe "
-                f"('module:function'), not {'both' if spec.source else 'neither'}"
+                f"('module:function'), not {'both' if self.source else 'neither'}"
             )
-        if spec.sql and spec.dataframe:
+        if self.sql and self.dataframe:
             raise SpecError("job specification: sql goes with source; put it into the function")
-        return spec
-
-    @classmethod
-    def loads(cls, text: str | bytes) -> Self:
-        """Read a specification from JSON text.
-
-        :raises SpecError: not JSON, or as :meth:`parse`.
-        """
-        try:
-            given = json_value(text)
-        except ValueError as error:
-            raise SpecError(f"job specification: not {error}") from None
-        return cls.parse(given)
-
-    def dumps(self) -> str:
-        """Return the specification as JSON text, secrets included: write it to a private file."""
-        document = {
-            "launchId": self.launch_id,
-            "launchedBy": self.launched_by or None,
-            "sink": self.sink.to_json(),
-            "source": self.source.to_json() if self.source else None,
-            "sql": self.sql,
-            "dataframe": self.dataframe,
-            "arguments": dict(self.arguments),
-            "trigger": self.trigger,
-            "stopGrace": self.stop_grace,
-        }
-        return json.dumps({name: value for name, value in document.items() if value is not None})

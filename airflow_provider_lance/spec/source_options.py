@@ -115,15 +115,15 @@ def refuse_misspelt(source: str, options: Iterable[str]) -> None:
     wrong = [f"{name!r} (did you mean {meant!r}?)" for name, meant in near.items() if meant]
     if wrong:
         raise SpecError(
-            f"source: format {source!r} has no option {', '.join(wrong)}. Spark would pass over it "
-            "without a word, so it is refused"
+            f"source: format {source!r} has no option {', '.join(wrong)}. Spark would ignore it "
+            "silently, so it is refused"
         )
 
 
 def doubtful_options(source: str, options: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning for each option that Spark may ignore."""
     for name in _unknown(source, options):
-        yield f"source: format {source!r} has no option {name!r} in Spark 4; Spark passes over it."
+        yield f"source: format {source!r} has no option {name!r} in Spark 4; Spark ignores it."
     if source.lower() != "kafka":
         return
     consumer = consumer_options()

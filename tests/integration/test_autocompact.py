@@ -17,7 +17,8 @@ from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import OwnerState
 from airflow_provider_lance.spark import autocompact
 from airflow_provider_lance.spark import sink as sink_module
-from airflow_provider_lance.spark.autocompact import AutoCompaction, trigger_seconds
+from airflow_provider_lance.spark.autocompact import AutoCompaction
+from airflow_provider_lance.spark.start import trigger_seconds
 from tests.support.processes import wait_for
 from tests.support.sparkstream import Stream, orders
 

@@ -13,9 +13,8 @@ from airflow_provider_lance.diagnostics.epochs import read_epochs
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.files import open_files
-from airflow_provider_lance.spark.epoch_history import EpochHistory
 from airflow_provider_lance.spark.job import run
-from airflow_provider_lance.spark.run_metrics import EpochReport
+from airflow_provider_lance.spark.run_metrics import EpochHistory, EpochReport
 from airflow_provider_lance.spec.job import JobSpec
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, report_location
 from tests.support.processes import wait_for

@@ -24,8 +24,8 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.maintenance import cleanup
 from airflow_provider_lance.maintenance.cleanup import Retention, clean_up
 from airflow_provider_lance.maintenance.compaction import compact
+from airflow_provider_lance.maintenance.dataset_metrics import Version
 from airflow_provider_lance.maintenance.options import KEEP_SECONDS
-from airflow_provider_lance.maintenance.versions import Version
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy, Moment, now
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decision import Decision

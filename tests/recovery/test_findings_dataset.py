@@ -18,7 +18,7 @@ from airflow_provider_lance.diagnostics.collect import collect_dataset
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Severity
 from airflow_provider_lance.maintenance.cleanup import Retention, clean_up
-from airflow_provider_lance.maintenance.indexing import refresh_indices
+from airflow_provider_lance.maintenance.run import refresh_indices
 from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.maintenance import SCHEMA, append, compacting, make, manifest, rows, run
 from tests.support.recovery import codes, finding

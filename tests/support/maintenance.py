@@ -20,10 +20,9 @@ import pyarrow as pa
 
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.maintenance.compaction import Execute, execute_here
+from airflow_provider_lance.maintenance.dataset_metrics import list_versions
 from airflow_provider_lance.maintenance.options import MaintenanceOptions
-from airflow_provider_lance.maintenance.report import Report
-from airflow_provider_lance.maintenance.run import maintain
-from airflow_provider_lance.maintenance.versions import list_versions
+from airflow_provider_lance.maintenance.run import Report, maintain
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.committer import Committer

@@ -407,7 +407,7 @@ def test_the_end_does_not_wait_for_one_that_hangs_and_it_begins_no_task_after(
     began = time.monotonic()
     compaction.end(0.2)
     assert 0.2 <= time.monotonic() - began < SOON / 2
-    assert told(caplog) == [f"A compaction is still under way. query_id={QUERY}"]
+    assert told(caplog) == [f"A compaction is still running. query_id={QUERY}"]
     gate.open()
     settle(compaction)
     assert rewrites(uri) == 0

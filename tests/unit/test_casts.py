@@ -14,8 +14,12 @@ import pytest
 from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Append, Upsert
-from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather_rows
-from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
+from airflow_provider_lance.spark.writer import (
+    DELETE_FLAG,
+    CollectedFragments,
+    WriteTask,
+    gather_rows,
+)
 
 F16, F32, F64, I64, TEXT = pa.float16(), pa.float32(), pa.float64(), pa.int64(), pa.string()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -115,28 +114,16 @@ def test_a_bounded_run_does_the_oldest_and_the_next_one_goes_on(
     assert compacted(uri, **bound).tasks == 0
 
 
-def test_a_deadline_ends_a_run_between_two_tasks_and_keeps_what_is_done(tmp_path: Path) -> None:
+def test_a_run_that_is_over_ends_between_two_tasks_and_keeps_what_is_done(tmp_path: Path) -> None:
     uri = make(tmp_path, 40)
     seen: list[tuple[int, int]] = []
-    deadline = time.monotonic() + 3600
-    clock = iter([0.0, 0.0, 0.0])  # three looks before the time is up
-
-    def slow(port: LanceDatasetPort, tasks: Sequence[Any]) -> Iterator[Any]:
-        for task in tasks:
-            yield task.execute(port.dataset)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "airflow_provider_lance.maintenance.compaction.time.monotonic",
-            lambda: next(clock, deadline),
-        )
-        done = compact(
-            open_dataset(uri),
-            HUNDRED,
-            execute=slow,
-            deadline=deadline,
-            on_progress=lambda *progress: seen.append(progress),
-        )
+    answers = iter([False] * 3)  # three looks before the time is up
+    done = compact(
+        open_dataset(uri),
+        HUNDRED,
+        is_over=lambda: next(answers, True),
+        on_progress=lambda *progress: seen.append(progress),
+    )
     assert (done.tasks, done.left, done.timed_out) == (3, 1, True)
     assert seen == [(0, 4), (1, 4), (2, 4), (3, 4)]
     assert sorted(sizes(uri)) == [10] * 10 + [100] * 3
@@ -145,10 +132,10 @@ def test_a_deadline_ends_a_run_between_two_tasks_and_keeps_what_is_done(tmp_path
     assert ids(uri) == Counter(range(400))
 
 
-def test_a_deadline_that_is_over_begins_nothing(tmp_path: Path) -> None:
+def test_a_run_that_is_over_before_its_first_task_begins_nothing(tmp_path: Path) -> None:
     uri = make(tmp_path, 20)
     before = files(uri)
-    done = compact(open_dataset(uri), HUNDRED, deadline=time.monotonic() - 1)
+    done = compact(open_dataset(uri), HUNDRED, is_over=lambda: True)
     assert (done.tasks, done.left, done.timed_out) == (0, 2, True)
     assert files(uri) == before
 
@@ -393,6 +380,35 @@ def test_a_commit_that_the_store_refuses_says_that_the_run_can_be_repeated(
         with pytest.raises(TransientError, match="connection reset.*run it again"):
             compacted(uri)
     assert compacted(uri).tasks == 2
+
+
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+def test_a_store_that_fails_while_compaction_is_planned_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    port = open_dataset(make(tmp_path, 20))
+
+    def fail(*args: Any) -> None:
+        raise kind("connection reset")
+
+    monkeypatch.setattr(Compaction, "plan", staticmethod(fail))
+    with pytest.raises(StorageUnavailableError, match="connection reset"):
+        plan_compaction(port, HUNDRED, set())
+
+
+@pytest.mark.parametrize("kind", [OSError, ValueError, RuntimeError])
+def test_a_store_that_fails_while_a_task_runs_is_unavailable(
+    tmp_path: Path, kind: type[Exception]
+) -> None:
+    uri = make(tmp_path, 20)
+
+    def fail(port: LanceDatasetPort, tasks: Sequence[Any]) -> Iterator[Any]:
+        yield tasks[0].execute(port.dataset)
+        raise kind("connection reset")
+
+    with pytest.raises(StorageUnavailableError, match="connection reset"):
+        compacted(uri, execute=fail)
+    assert ids(uri) == Counter(range(200))
 
 
 @pytest.mark.parametrize(

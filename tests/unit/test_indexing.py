@@ -19,10 +19,10 @@ from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.maintenance import indexing
+from airflow_provider_lance.maintenance import run as maintenance
 from airflow_provider_lance.maintenance.compaction import compact
 from airflow_provider_lance.maintenance.dataset_metrics import uncovered_rows
-from airflow_provider_lance.maintenance.indexing import refresh_indices
+from airflow_provider_lance.maintenance.run import refresh_indices
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from tests.support.drivers import QUICK
@@ -247,13 +247,13 @@ def test_a_dataset_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     lance.dataset(uri).create_scalar_index("id", "BTREE")
     append(uri, 40)
     port = open_dataset(uri)
-    seen = indexing.uncovered_rows
+    seen = maintenance.uncovered_rows
 
     def drop(at: LanceDatasetPort) -> dict[str, int]:
         found = seen(at)
         shutil.rmtree(uri, ignore_errors=True)
         return found
 
-    monkeypatch.setattr(indexing, "uncovered_rows", drop)
+    monkeypatch.setattr(maintenance, "uncovered_rows", drop)
     with pytest.raises(DatasetNotFoundError, match="t.lance"):
         refresh_indices(port, QUICK)

@@ -20,8 +20,7 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.maintenance import run as module
 from airflow_provider_lance.maintenance.options import KEEP_SECONDS
-from airflow_provider_lance.maintenance.report import summary_lines
-from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.maintenance.run import maintain, summary_lines
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.model import OutputMode
 from tests.support.maintenance import (

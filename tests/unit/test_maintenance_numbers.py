@@ -7,8 +7,9 @@ import lance
 import pytest
 
 from airflow_provider_lance.exceptions import DatasetNotFoundError
-from airflow_provider_lance.maintenance.dataset_metrics import camel, measure, uncovered_rows
+from airflow_provider_lance.maintenance.dataset_metrics import measure, uncovered_rows
 from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.json_codec import camel
 from tests.support.maintenance import append, make, manifest, numbers
 
 

@@ -9,8 +9,8 @@ import lance
 import pytest
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.maintenance import versions as module
-from airflow_provider_lance.maintenance.versions import list_versions
+from airflow_provider_lance.maintenance import dataset_metrics as module
+from airflow_provider_lance.maintenance.dataset_metrics import list_versions
 from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.maintenance import append, make, manifest
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.spark.epoch_history import EpochHistory, WatchedTotals
-from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
+from airflow_provider_lance.spark.run_metrics import (
+    EpochHistory,
+    EpochReport,
+    RunMetrics,
+    WatchedTotals,
+)
 
 
 class Query:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_lance.exceptions import RowsRefusedError, SchemaMismatchError
 from airflow_provider_lance.spark.casts import conform
-from airflow_provider_lance.spark.schema import check_schema, dataset_schema
+from airflow_provider_lance.spark.columns import check_schema, dataset_schema
 
 F32, F64, I8, I32, I64 = pa.float32(), pa.float64(), pa.int8(), pa.int32(), pa.int64()
 UTC, NEW_YORK = pa.timestamp("us", tz="UTC"), pa.timestamp("us", tz="America/New_York")

@@ -1,4 +1,4 @@
-"""Options of Spark's sources that Spark passes over without a word: refused, or warned of."""
+"""Options of Spark's sources that Spark ignores silently: refused, or warned of."""
 
 from __future__ import annotations
 

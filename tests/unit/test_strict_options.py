@@ -16,8 +16,8 @@ from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.lance import LanceHook
+from airflow_provider_lance.maintenance.dataset_metrics import list_versions
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, MaintenanceSpec
-from airflow_provider_lance.maintenance.versions import list_versions
 from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.plugins.page.rendering import clock
 from airflow_provider_lance.protocol.dataset import open_dataset

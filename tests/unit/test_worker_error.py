@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_lance.exceptions import RowsRefusedError, SpecError, UserFunctionError
-from airflow_provider_lance.spark.worker_error import named_by_worker, users_failure
+from airflow_provider_lance.spark.failures import named_by_worker, users_failure
 
 SPARK = (
     "An exception was thrown from the Python worker:\n"
