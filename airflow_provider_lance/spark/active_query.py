@@ -106,18 +106,18 @@ def refuse_another_query(session: SparkSession, options: SinkOptions, epoch_id: 
     wanted = options.output_mode.value
     if query.output_mode != wanted:
         raise SpecError(
-            f"the query runs in output mode {query.output_mode} and the sink was made for {wanted},"
-            f" so rows would be there twice, or missing. Write outputMode={query.output_mode!r} in "
-            f"the sink's options or .outputMode({wanted!r}) at the query, or start it with "
+            f"the query runs in output mode {query.output_mode}, the sink was made for {wanted}: "
+            f"rows would be duplicated or missing. Set outputMode={query.output_mode!r} in the "
+            f"sink's options or .outputMode({wanted!r}) at the query, or start the query with "
             "sink.start(df), which sets both"
         )
     files = HadoopFiles(session, options.checkpoint_location)
     if not _is_same(query.checkpoint_root, files, query_id, epoch_id):
         raise SpecError(
             f"the query's checkpoint is {query.checkpoint_root} and the sink was made for "
-            f"{options.checkpoint_location}, which is another. What a restart, a check and the "
-            "reports look at would not be this query's. Write the same location in both, or start "
-            "the query with sink.start(df), which sets both"
+            f"{options.checkpoint_location}. Restarts, checks and reports would look at the wrong "
+            "one. Set the same location in both, or start the query with sink.start(df), which "
+            "sets both"
         )
 
 
