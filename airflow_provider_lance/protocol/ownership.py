@@ -203,12 +203,12 @@ class Ownership:
     def _release(self, owner: Owner) -> bool:
         chain, ledger = self.chain, self.ledger
         released = replace(owner, state=OwnerState.RELEASED, time=utc_now())
-        before = self.chain.port.version
+        before = chain.port.version
         chain.reopen()
         chain.refuse_dropped()
-        if self.chain.port.version != before and not chain.fenced:
+        if chain.port.version != before and not chain.fenced:
             done = ledger.done.epoch_id if ledger.done else NO_EPOCH
-            ledger.refuse_overtaken(max(done, self.ledger.watermark.epoch) + 1)
+            ledger.refuse_overtaken(max(done, ledger.watermark.epoch) + 1)
         for _ in self.policy.backoff:
             if chain.state.owner == released:
                 break  # an earlier attempt landed and its answer was lost
