@@ -121,7 +121,7 @@ def _identity(location: str, files: Files) -> str | None:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointCorruptError(
             f"the checkpoint at {location} has a `metadata` file without a readable id "
-            f"({type(error).__name__}: {error}). Restore the file, or start a new checkpoint with "
+            f"({type(error).__name__}: {error}); restore the file, or start a new checkpoint with "
             "a new queryId"
         ) from error
 
