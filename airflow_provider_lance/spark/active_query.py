@@ -106,9 +106,9 @@ def refuse_another_query(session: SparkSession, options: SinkOptions, epoch_id: 
     wanted = options.output_mode.value
     if query.output_mode != wanted:
         raise SpecError(
-            f"the query runs in output mode {query.output_mode}, the sink was made for {wanted}: "
-            f"rows would be duplicated or missing. Set outputMode={query.output_mode!r} in the "
-            f"sink's options or .outputMode({wanted!r}) at the query, or start the query with "
+            f"the query runs in output mode {query.output_mode} and the sink was made for {wanted},"
+            f" so rows would be duplicated or missing. Write outputMode={query.output_mode!r} in "
+            f"the sink's options or .outputMode({wanted!r}) at the query, or start it with "
             "sink.start(df), which sets both"
         )
     files = HadoopFiles(session, options.checkpoint_location)
