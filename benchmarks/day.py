@@ -32,9 +32,9 @@ from lance.fragment import write_fragments
 from airflow_provider_lance.maintenance.options import MaintenanceOptions
 from airflow_provider_lance.maintenance.run import maintain
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from benchmarks.harness.ageing import Ageing
 from benchmarks.harness.plots import Lines, draw
 
@@ -75,7 +75,9 @@ class Stream:
     def renew(self, uri: str) -> None:
         self.uri = uri
         dataset = lance.write_dataset(self._table(0).slice(0, 0), uri)
-        self.committer = Committer(LanceDatasetPort(dataset), "bench", Checkpoint("/checkpoint"))
+        self.committer = DriverSession(
+            LanceDatasetPort(dataset), "bench", Checkpoint("/checkpoint")
+        )
         self.committer.prepare()
         self.committer.identify(Driver("run", "checkpoint", "/checkpoint"))
         self.committer.claim(0)
@@ -97,7 +99,7 @@ class Stream:
             started_at=started,
         )
         began = time.perf_counter()
-        self.committer.commit(epoch)
+        self.committer.begin(epoch.epoch_id).commit(epoch)
         self.milliseconds.append((time.perf_counter() - began) * 1000)
 
     def sample(self, name: str, window: int) -> Sample:

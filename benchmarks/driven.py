@@ -13,9 +13,9 @@ import pyarrow as pa
 from lance.fragment import write_fragments
 
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import NO_EPOCH, Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from benchmarks.contestants.table import QUERY
 
 KEY = "id"
@@ -48,7 +48,7 @@ class Driven:
 
     def prepare(self) -> None:
         """Look at what is there and refuse what cannot be exact."""
-        self.committer = Committer(self._port, QUERY, self._checkpoint)
+        self.committer = DriverSession(self._port, QUERY, self._checkpoint)
         self.committer.prepare()
 
     def claim(self) -> None:
@@ -63,7 +63,7 @@ class Driven:
         port: Any = self.committer.port
         started_at = utc_now()
         upserts = self._mode is OutputMode.UPDATE
-        self.committer.commit(
+        self.committer.begin(self.next).commit(
             Epoch(
                 epoch_id=self.next,
                 mode=self._mode,

@@ -14,10 +14,10 @@ import pyarrow as pa
 from lance.fragment import write_fragments
 
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 
 WHOLE = "restart"
 PARTS = ("open", "prepare", "claim", "epoch")
@@ -35,7 +35,7 @@ def first_commit(
     port = open_dataset(uri)
     times.append(time.perf_counter())
     found = read_checkpoint(checkpoint, open_files(checkpoint))
-    committer = Committer(port, query_id, found)
+    committer = DriverSession(port, query_id, found)
     committer.prepare()
     times.append(time.perf_counter())
     driver = Driver("restart", found.id or "", checkpoint)
@@ -47,7 +47,9 @@ def first_commit(
     started = utc_now()
     held: Any = committer.port
     files = write_fragments(rows, held.dataset)
-    committer.commit(Epoch(epoch_id, OutputMode.APPEND, files, rows.num_rows, rows.nbytes, started))
+    committer.begin(epoch_id).commit(
+        Epoch(epoch_id, OutputMode.APPEND, files, rows.num_rows, rows.nbytes, started)
+    )
     times.append(time.perf_counter())
     taken = [(later - earlier) * 1000 for earlier, later in pairwise(times)]
     return {WHOLE: sum(taken), **dict(zip(PARTS, taken, strict=True))}

@@ -27,11 +27,11 @@ from lance.fragment import write_fragments
 
 from airflow_provider_lance.diagnostics.status import take_status
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.supervision.driver_reports import (
     new_launch_id,
     report_location,
@@ -60,7 +60,7 @@ def build(folder: Path, versions: int, fragments: int) -> str:
         port = port.commit(Configure({"bench.age": str(number)}))
     process = ProcessIdentity.of(os.getpid())
     launch_id = new_launch_id()
-    committer = Committer(port, QUERY, Checkpoint(str(checkpoint), CHECKPOINT_ID))
+    committer = DriverSession(port, QUERY, Checkpoint(str(checkpoint), CHECKPOINT_ID))
     committer.prepare()
     committer.identify(
         Driver(
@@ -84,7 +84,9 @@ def build(folder: Path, versions: int, fragments: int) -> str:
             f'v1\n{meta}\n{{"logOffset":{epoch_id}}}'
         )
         rows, size = table.num_rows, table.nbytes
-        committer.commit(Epoch(epoch_id, OutputMode.APPEND, files, rows, size, utc_now()))
+        committer.begin(epoch_id).commit(
+            Epoch(epoch_id, OutputMode.APPEND, files, rows, size, utc_now())
+        )
         (checkpoint / "commits" / str(epoch_id)).write_text("v1\n{}")
     newest = open_dataset(uri)
     assert (newest.version, len(newest.dataset.get_fragments())) == (versions, fragments)

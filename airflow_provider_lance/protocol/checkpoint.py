@@ -176,8 +176,8 @@ def read_offset_log(files: Files, epoch_id: int) -> OffsetLog | None:
         return parse_offsets(content)
     except ValueError as error:
         raise CheckpointCorruptError(
-            f"{path} of the checkpoint is not whole: {error}. Spark cannot read it, and a stream "
-            "cannot start from it. `lance-stream check` says what is safe to do"
+            f"{path} of the checkpoint is incomplete: {error}. Spark cannot start a stream from "
+            "it. `lance-stream check` says what is safe to do"
         ) from error
 
 
@@ -214,4 +214,4 @@ def require_json(text: str, what: str) -> None:
     try:
         json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{what} is no JSON ({error})") from None
+        raise ValueError(f"{what} is not JSON ({error})") from None

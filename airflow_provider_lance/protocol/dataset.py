@@ -19,6 +19,7 @@ from airflow_provider_lance.protocol.lance_errors import (
     is_panic,
     named_panics,
     read_error,
+    reading,
 )
 from airflow_provider_lance.protocol.port import (
     Append,
@@ -83,17 +84,12 @@ def open_dataset(
     import lance
 
     chosen = dict(storage_options or {})
-    try:
-        with named_panics(uri):
-            dataset = lance.dataset(
-                uri,
-                version=version,
-                storage_options=chosen or None,
-                session=lance_session(cache_bytes),
-            )
+    session = lance_session(cache_bytes)
+    with reading(uri):
+        dataset = lance.dataset(
+            uri, version=version, storage_options=chosen or None, session=session
+        )
         return LanceDatasetPort(dataset, chosen)
-    except LANCE_ERRORS as error:
-        raise read_error(uri, error) from error
 
 
 class LanceDatasetPort:
@@ -140,12 +136,9 @@ class LanceDatasetPort:
 
     def latest(self) -> LanceDatasetPort:
         """Return a handle at the newest version; one listing, with shared caches."""
-        try:
-            with named_panics(self.uri):
-                newest = self._dataset.checkout_version(int(self._dataset.latest_version))
+        with reading(self.uri):
+            newest = self._dataset.checkout_version(int(self._dataset.latest_version))
             return LanceDatasetPort(newest, self.storage_options)
-        except LANCE_ERRORS as error:
-            raise read_error(self.uri, error) from error
 
     def at(self, version: int) -> LanceDatasetPort | None:
         """Return a handle at a version, ``None`` if it was cleaned up."""
@@ -234,19 +227,15 @@ class LanceDatasetPort:
             # Manifests have the same names in every dataset; data files do not.
             self._seen_file = f"{self.uri}/{seen}" if files and seen else ""
             return bool(seen)
-        try:
+        with reading(self.uri):
             store: Any = self._dataset.new_file_session()  # type: ignore[no-untyped-call]
             return any(store.contains(name) for name in names)
-        except LANCE_ERRORS as error:
-            raise read_error(self.uri, error) from error
 
     def newest_intact(self) -> int | None:
         """Return the newest version in the store that is intact; see :class:`.port.DatasetPort`."""
         fresh = open_dataset(self.uri, self.storage_options)  # the caches hold dropped versions
-        try:
+        with reading(self.uri):
             numbers = sorted(int(each["version"]) for each in fresh.dataset.versions())
-        except LANCE_ERRORS as error:
-            raise read_error(self.uri, error) from error
         ports = map(fresh.at, reversed(numbers))
         return next((port.version for port in ports if port and port.is_intact()), None)
 
@@ -304,10 +293,8 @@ class LanceDatasetPort:
         """
         with named_panics(self.uri):
             merge = self._dataset.merge_insert(list(change.merge_keys)).when_matched_delete()
-            try:
+            with reading(self.uri):
                 transaction, _ = merge.execute_uncommitted(change.keys)
-            except LANCE_ERRORS as error:
-                raise read_error(self.uri, error) from error
         matched: Any = transaction.operation
         return {
             "removed_fragment_ids": matched.removed_fragment_ids,

@@ -63,7 +63,7 @@ def json_value(text: object) -> Any:
     :param text: a text, or bytes in UTF-8.
     """
     if not isinstance(text, str | bytes):
-        raise ValueError(f"JSON (this is no text but {type(text).__name__})")
+        raise ValueError(f"JSON (this is not text but {type(text).__name__})")
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except RecursionError:
@@ -75,7 +75,7 @@ def json_value(text: object) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def json_object(text: object) -> dict[str, Any]:
@@ -238,8 +238,8 @@ class Origin:
 
     def _refusal(self, where: str, seen: str, wanted: str) -> ProtocolVersionError:
         return ProtocolVersionError(
-            f"{where} holds {seen}, where protocol {self.protocol} has {wanted}. Another tool or a "
-            f"hand wrote it. {self.mend}"
+            f"{where} holds {seen}, where protocol {self.protocol} has {wanted}. Another tool or "
+            f"a person wrote it. {self.mend}"
         )
 
 

@@ -8,7 +8,6 @@ from airflow_provider_lance.exceptions import (
     FencedError,
     HistoryGapError,
 )
-from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.commands import restore_line
 from airflow_provider_lance.protocol.decision import Decision
@@ -16,7 +15,7 @@ from airflow_provider_lance.protocol.model import QueryState, Watermark
 from airflow_provider_lance.protocol.proof import changed_epoch, lost_epochs
 from airflow_provider_lance.protocol.watermark import known_done
 
-__all__ = ["OnHistoryGap", "OnRestore", "refuse"]
+__all__ = ["refuse"]
 
 
 def refuse(
@@ -40,13 +39,13 @@ def refuse(
                 f"token {owner.token} ({owner.state.value}) of run {owner.driver.run_id} on host "
                 f"{owner.driver.host or 'unknown'}, since {owner.time}"
                 if owner
-                else "nobody: its owner record is gone"
+                else "no driver: its owner record is gone"
             )
             mine = "had not claimed yet" if held_token is None else f"had token {held_token}"
             raise FencedError(
                 f"query {query!r} in {uri} is held by {held_by}; this driver {mine} and stops "
-                "without committing. One driver per query goes on: nothing to do, unless both were "
-                "wanted; then give one of them a queryId of its own"
+                "without committing. There is nothing to do, unless you want both drivers: then "
+                "give one of them a queryId of its own"
             )
         case Decision.CHECKPOINT_FOREIGN:
             recorded = owner.driver if owner else None
@@ -55,37 +54,36 @@ def refuse(
                 f"{recorded.checkpoint_id if recorded else None} at "
                 f"{recorded.checkpoint_location if recorded else None} (epoch watermark "
                 f"{watermark.epoch}), but {checkpoint.location} has "
-                f"{f'id {checkpoint.id}' if checkpoint.id else 'no checkpoint yet'}. Was it "
-                "deleted or moved? Going on would skip data silently. Either point "
-                "checkpointLocation at the recorded checkpoint, or choose a new queryId, or set "
-                "onCheckpointChange=newGeneration to number epochs anew under this queryId (the "
-                "source is then read from where this checkpoint stands, and rows read before are "
-                "appended again)"
+                f"{f'id {checkpoint.id}' if checkpoint.id else 'no checkpoint yet'}. To continue "
+                "would skip data silently. Point checkpointLocation at the recorded checkpoint, or "
+                "choose a new queryId, or set onCheckpointChange=newGeneration, which begins a new "
+                "numbering under this queryId: the source is read from where this checkpoint "
+                "stands, and rows read before are appended again"
             )
         case Decision.CHECKPOINT_STALE:
             raise CheckpointMismatchError(
                 f"query {query!r} has epoch {watermark.epoch} in {uri}, but its checkpoint at "
                 f"{checkpoint.location} has planned no epoch after {checkpoint.planned}: it is an "
-                "older copy. Spark would plan those epochs anew with other data, and they would "
-                "be skipped. Either restore the newest copy of the checkpoint, or choose a new "
-                "queryId, or set onCheckpointChange=newGeneration"
+                "older copy. Spark would plan those epochs again with other data, and they would "
+                "be skipped. Restore the newest copy of the checkpoint, or choose a new queryId, "
+                "or set onCheckpointChange=newGeneration"
             )
         case Decision.DATASET_FOREIGN:
             raise CheckpointMismatchError(
                 f"the checkpoint at {checkpoint.location} (id {checkpoint.id}) has committed "
                 f"epochs up to {checkpoint.committed}, but {uri} at version {state.version} has no "
-                f"trace of query {query!r}. Was the dataset dropped or recreated, or is this the "
-                "wrong URI or queryId? Those epochs' rows are not here. Either correct uri and "
-                "queryId, or start with a new checkpointLocation, which reads the source again, "
-                "or set onCheckpointChange=newGeneration to go on from where the checkpoint stands"
+                f"trace of query {query!r}. If uri and queryId are right, the dataset was dropped, "
+                "recreated or restored, and those epochs' rows are gone. Correct uri and queryId, "
+                "or start with a new checkpointLocation, which reads the source again, or set "
+                "onCheckpointChange=newGeneration to continue from where the checkpoint stands"
             )
         case Decision.CHECKPOINT_CHANGED:
             raise CheckpointMismatchError(
                 f"the checkpoint at {checkpoint.location} says that epoch "
                 f"{changed_epoch(checkpoint, state, watermark)} of query {query!r} ends elsewhere "
-                f"than its commit in {uri} says. Another driver wrote its `offsets` file, or it "
-                "was edited or restored: Spark would go on behind rows that were never read, or "
-                "read rows again. Type lance-stream check, which says how to repair it"
+                f"than its commit in {uri} says. Its `offsets` file was written by another driver, "
+                "edited or restored: Spark would skip rows, or read rows again. Type lance-stream "
+                "check, which says how to repair it"
             )
         case Decision.DATASET_RESTORED:
             raise _restored(uri, state, checkpoint, watermark)
@@ -112,9 +110,9 @@ def _restored(
         else f"to bring them back: {restore_line(uri, by - 1)}"
     )
     return DatasetRestoredError(
-        f"version {by} of {uri} brought version {restored} back: epochs {lost[0]} to {lost[1]} of "
+        f"version {by} of {uri} restored version {restored}: epochs {lost[0]} to {lost[1]} of "
         f"query {state.query_id!r} ({rows}) {are} in the table, and Spark's log has them "
-        f"as done, so it does not read them again. Either way: {back}; or, to go on without "
+        f"as done, so it does not read them again. Choose: {back}; or, to continue without "
         f"them, start once with onRestore=accept:{lost[0]}-{lost[1]}"
     )
 
@@ -135,11 +133,11 @@ def _gap(
             "be seen: Spark's log has them as done, but an older version may have been restored "
             f"since. Look whether their rows are in the table, then start once with "
             f"onHistoryGap=committed:{answer} if they are; if they are not, "
-            f"onRestore=accept:{seen + 1}-{epoch} goes on without them"
+            f"onRestore=accept:{seen + 1}-{epoch} continues without them"
         )
     more = (
         f" If rows of epochs {seen + 1} to {checkpoint.committed} are missing too, add "
-        f"onRestore=accept:{seen + 1}-{checkpoint.committed}, which goes on without them."
+        f"onRestore=accept:{seen + 1}-{checkpoint.committed}, which continues without them."
         if checkpoint.committed > seen
         else ""
     )

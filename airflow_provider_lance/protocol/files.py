@@ -134,7 +134,7 @@ def open_files(location: str, storage_options: Mapping[str, str] | None = None) 
         return ArrowFiles(fs.S3FileSystem(**_s3_arguments(storage_options or {})), bucket_and_path)
     try:
         if not absolute:
-            raise ValueError("it is no absolute path and no URI of a place")
+            raise ValueError("it is neither an absolute path nor a URI")
         # Spark writes `file:/x`, which pyarrow knows only as `file:///x`.
         if scheme == "file":
             location = "/" + location.partition(":")[2].lstrip("/")

@@ -15,6 +15,7 @@ __all__ = [
     "is_panic",
     "named_panics",
     "read_error",
+    "reading",
     "write_error",
 ]
 
@@ -41,7 +42,7 @@ def named_panics(uri: str) -> Iterator[None]:
         if is_panic(error):
             raise StorageUnavailableError(
                 f"Lance panicked on {uri}: {first_line(error)}. That is a defect in Lance, or a "
-                "damaged file; this process's stderr has where it struck"
+                "damaged file; the standard error of this process names the place"
             ) from error
         raise
 
@@ -77,6 +78,19 @@ def read_error(uri: str, error: BaseException) -> DatasetNotFoundError | Storage
             f"createIfMissing=true does). Lance said: {first_line(error)}"
         )
     return StorageUnavailableError(f"cannot read {uri}: {first_line(error)}")
+
+
+@contextmanager
+def reading(uri: str) -> Iterator[None]:
+    """Turn what pylance raises while it reads, panics included, into one of this package's errors.
+
+    :raises DatasetNotFoundError, StorageUnavailableError: see :func:`read_error`.
+    """
+    try:
+        with named_panics(uri):
+            yield
+    except LANCE_ERRORS as error:
+        raise read_error(uri, error) from error
 
 
 def write_error(uri: str, error: BaseException) -> StorageUnavailableError:

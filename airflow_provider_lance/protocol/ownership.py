@@ -1,4 +1,4 @@
-"""Claim and release: how one driver becomes the owner of a query, and how it gives the query up.
+"""Claim, fold and release: how one driver becomes the owner of a query, and how it gives it up.
 
 *One manifest per attempt*: the port never retries on its own, so a failed attempt landed at most
 once.
@@ -7,7 +7,7 @@ once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from airflow_provider_lance.exceptions import (
@@ -16,110 +16,126 @@ from airflow_provider_lance.exceptions import (
     StorageUnavailableError,
     TerminalError,
 )
-from airflow_provider_lance.protocol.codec import (
-    encode_owner,
-    encode_stop,
-    fold_updates,
-    key,
-)
+from airflow_provider_lance.protocol.codec import encode_owner, encode_stop, fold_updates, key
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.failpoints import Failpoint
+from airflow_provider_lance.protocol.ledger import Ledger
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
+    Driver,
+    Epoch,
     Owner,
     OwnerState,
-    Watermark,
+    QueryState,
+    StopNote,
     utc_now,
 )
-from airflow_provider_lance.protocol.port import (
-    Barrier,
-    Change,
-    Configure,
-    Overwrite,
-    Upsert,
-)
-from airflow_provider_lance.protocol.session import DriverSession
+from airflow_provider_lance.protocol.port import Barrier, Configure
+from airflow_provider_lance.protocol.stop_requests import standing_request, stop_for
 
-__all__ = ["UNSURE", "Ownership"]
+__all__ = ["Ownership"]
 
 log = logging.getLogger(__name__)
 
-UNSURE = (CommitPreemptedError, CommitStateUnknownError)
+_UNSURE = (CommitPreemptedError, CommitStateUnknownError)
 """After these errors, the dataset is read before anything is sent again."""
 
 
 class Ownership:
-    """One driver's hold on its query: the commits that change the owner and the config.
-
-    ``in_doubt`` says that something was sent whose outcome is not known. ``since_fold`` counts the
-    epochs that are not folded yet. ``manifest_updates`` counts this driver's commits.
-    """
+    """One driver's hold on its query: the commits that change the owner and the config."""
 
     def __init__(
-        self, view: DriverSession, policy: CommitPolicy, on_step: Callable[[Failpoint], None]
+        self,
+        ledger: Ledger,
+        policy: CommitPolicy,
+        launch_id: str,
+        on_step: Callable[[Failpoint], None],
     ) -> None:
-        self.in_doubt = False
-        self.since_fold = 0
-        self.manifest_updates = 0
-        self._view, self._policy, self._on_step = view, policy, on_step
+        self.ledger, self.chain, self.policy, self.on_step = ledger, ledger.chain, policy, on_step
+        self.driver: Driver | None = None
+        self._in_doubt = False
+        self._since_fold, self._fold_every = 0, policy.watermark_every
+        self._launch_id = launch_id
+        self._found_stop = standing_request(self.chain.state)
+        self._found_token = self.chain.next_token - 1
+
+    def __str__(self) -> str:
+        owner, watermark = self.chain.owner, self.ledger.watermark.epoch
+        held = f"token={owner.token} generation={owner.generation} " if owner else ""
+        at = f"watermark={watermark} version={self.chain.port.version}"
+        return f"query_id={self.chain.query_id} {held}{at}"
+
+    @property
+    def run_id(self) -> str:
+        """Return Spark's name for the run, empty before :meth:`identify`."""
+        return self.driver.run_id if self.driver else ""
+
+    def identify(self, driver: Driver) -> None:
+        """Record the run; see :meth:`.session.DriverSession.identify`."""
+        self.driver = driver
+        self.ledger.identify(driver.checkpoint_id)
+
+    def doubt(self, in_doubt: bool) -> None:
+        """Record whether something was sent whose outcome is not known."""
+        self._in_doubt = in_doubt
 
     def claim(self, epoch_id: int) -> None:
-        """Become the owner; see :meth:`.committer.Committer.claim`."""
-        view = self._view
+        """Become the owner; see :meth:`.session.DriverSession.claim`."""
         previous, mine = self._take(epoch_id)
         # Until the end of the claim, a stale writer may still land an epoch that was not seen.
-        view.owner, self.in_doubt = mine, True
-        self._on_step(Failpoint.CLAIM_OWNED)
+        self.chain.hold(mine)
+        self.doubt(True)
+        self.on_step(Failpoint.CLAIM_OWNED)
         # 3. A previous owner that did not release may have a commit in flight: stop it.
-        if self._policy.barrier and previous and previous.state is OwnerState.ACTIVE:
+        if self.policy.barrier and previous and previous.state is OwnerState.ACTIVE:
             self.bar()
-        self._on_step(Failpoint.CLAIM_BARRED)
+        self.on_step(Failpoint.CLAIM_BARRED)
         # 4. A stale writer can no longer land anything: what history shows now is exact. It is
         # ahead of the config only if something landed between 1. and 3.
-        view.refuse_if_fenced()
-        view.read_watermark()
-        view.refuse(view.decide(epoch_id))
-        if view.watermark.epoch > view.state.watermark:
+        self.ledger.refuse_if_fenced()
+        self.ledger.read()
+        self.ledger.refuse(self.ledger.decide(epoch_id))
+        if self.ledger.watermark.epoch > self.chain.state.watermark:
             self.fold()
-        view.chain.note_fold()
-        self.in_doubt = False
-        self._on_step(Failpoint.CLAIM_REPAIRED)
-        log.info("Claimed. %s after=%s", view, previous.state.value if previous else "nobody")
+        self.chain.note_fold()
+        self.doubt(False)
+        self.on_step(Failpoint.CLAIM_REPAIRED)
+        log.info("Claimed. %s after=%s", self, previous.state.value if previous else "none")
 
     def _take(self, epoch_id: int) -> tuple[Owner | None, Owner]:
         """Do steps 1 and 2 of the claim; return the previous owner and this one."""
-        view = self._view
-        if view.driver is None:
+        if self.driver is None:
             raise RuntimeError("identify() comes before claim()")
+        chain, ledger = self.chain, self.ledger
         mine: Owner | None = None
         previous: Owner | None = None
         now = utc_now()  # one for all attempts, so that one that lands late is recognised
-        for attempt in self._policy.backoff:
+        for attempt in self.policy.backoff:
             # 1. Open the latest version; the checkpoint must still be the recorded one. If a driver
             # changes the owner from here on, step 2 fails. Epochs that land from here on are above
             # what is folded here.
-            view.refresh(strictly=True)
-            if mine is not None and view.state.owner == mine:
+            chain.refresh(strictly=True)
+            if mine is not None and chain.state.owner == mine:
                 return previous, mine  # an earlier attempt landed and its answer was lost
-            fresh = view.starts_generation()
+            fresh = ledger.starts_generation()
             if not fresh:
-                view.read_watermark()
-                view.refuse(view.decide(epoch_id))
-            self._on_step(Failpoint.CLAIM_OPENED)
+                ledger.read()
+                ledger.refuse(ledger.decide(epoch_id))
+            self.on_step(Failpoint.CLAIM_OPENED)
             # 2. Token + 1, active, and the watermark as of this version; what a stale writer lands
             # from now on is above it. Lance lets only one of two updates of a key land.
-            previous = view.state.owner
+            previous = chain.state.owner
             mine = Owner(
-                token=view.next_token,
+                token=chain.next_token,
                 state=OwnerState.ACTIVE,
-                generation=view.state.generation + (1 if fresh and view.state.known else 0),
-                driver=view.driver,
+                generation=chain.state.generation + (1 if fresh and chain.state.known else 0),
+                driver=self.driver,
                 time=now,
             )
-            updates = self._fold_updates(fresh=fresh) | self._owner_updates(mine)
             try:
-                self.send(Configure(updates))
-            except UNSURE as error:
+                chain.send(Configure(self._fold_updates(fresh=fresh) | self._owner_updates(mine)))
+            except _UNSURE as error:
                 attempt.error = error
             else:
                 return previous, mine
@@ -130,78 +146,91 @@ class Ownership:
 
         :raises TransientError: the store refused too often.
         """
-        for attempt in self._policy.backoff:
+        for attempt in self.policy.backoff:
             try:
-                self.send(Barrier())
-            except UNSURE as error:
+                self.chain.send(Barrier())
+            except _UNSURE as error:
                 attempt.error = error
-                self._view.reopen()
-                if self._view.fenced:
+                self.chain.reopen()
+                if self.chain.fenced:
                     return  # the newer owner bars; this driver sends nothing more
             else:
                 return
 
     def fold(self) -> None:
         """Write the watermark into the config; after a failure, a later epoch tries again."""
-        view = self._view
+        chain = self.chain
         try:
-            view.chain.refuse_dropped()
-            if view.fenced:
+            chain.refuse_dropped()
+            if chain.fenced:
                 return  # the handle may be the newer owner's, whose epochs this watermark lacks
-            self.send(Configure(self._fold_updates()))
-            view.chain.note_fold()
+            chain.send(Configure(self._fold_updates()))
+            chain.note_fold()
         except (CommitStateUnknownError, StorageUnavailableError) as error:
-            if view.chain.broken:
+            if chain.broken:
                 raise
             log.warning("Fold not confirmed; the next will repeat it. error=%s", error)
         except CommitPreemptedError:
-            view.reopen()
-            view.refuse_if_fenced()
+            chain.reopen()
+            self.ledger.refuse_if_fenced()
         else:
-            self.since_fold = 0
+            self._since_fold = 0
+
+    def note_landed(self, epoch: Epoch, committed_at: str) -> None:
+        """Record an epoch that landed; the next fold has one more to write."""
+        self.ledger.note_landed(epoch.epoch_id, epoch.ends, committed_at)
+        self._since_fold += 1
+
+    def fold_each_epoch(self) -> None:
+        """Fold after each epoch from here on, because versions may be removed at any time."""
+        self._fold_every = 1
+
+    def fold_when_due(self) -> None:
+        """Fold if enough epochs have landed since the last fold."""
+        if self._since_fold >= self._fold_every:
+            self.fold()
 
     def release(self) -> bool:
-        """Fold the watermark and give the query up; see :meth:`.committer.Committer.release`."""
-        if self._view.owner is None or self.in_doubt or self._view.chain.broken:
+        """Fold and give the query up; see :meth:`.session.DriverSession.release`."""
+        if self.chain.owner is None or self._in_doubt or self.chain.broken:
             return False
         try:
-            return self._release()
+            return self._release(self.chain.owner)
         except (CommitStateUnknownError, TerminalError) as error:
-            log.warning("Not released; the next start looks. %s error=%s", self._view, error)
+            log.warning("Not released; the next start looks. %s error=%s", self, error)
             return False
 
-    def _release(self) -> bool:
-        view = self._view
-        assert view.owner is not None
-        released = replace(view.owner, state=OwnerState.RELEASED, time=utc_now())
-        before = view.port.version
-        view.reopen()
-        view.chain.refuse_dropped()
-        if view.port.version != before and not view.fenced:
-            done = view.done.epoch_id if view.done else NO_EPOCH
-            view.refuse_overtaken(max(done, view.watermark.epoch) + 1)
-        for _ in self._policy.backoff:
-            if view.state.owner == released:
+    def _release(self, owner: Owner) -> bool:
+        chain, ledger = self.chain, self.ledger
+        released = replace(owner, state=OwnerState.RELEASED, time=utc_now())
+        before = chain.port.version
+        chain.reopen()
+        chain.refuse_dropped()
+        if chain.port.version != before and not chain.fenced:
+            done = ledger.done.epoch_id if ledger.done else NO_EPOCH
+            ledger.refuse_overtaken(max(done, ledger.watermark.epoch) + 1)
+        for _ in self.policy.backoff:
+            if chain.state.owner == released:
                 break  # an earlier attempt landed and its answer was lost
-            if view.fenced:
+            if chain.fenced:
                 return False
-            self._on_step(Failpoint.RELEASE_CHECKED)
+            self.on_step(Failpoint.RELEASE_CHECKED)
             try:
-                self.send(Configure(self._fold_updates() | self._owner_updates(released)))
-            except (*UNSURE, TerminalError):
-                if view.chain.broken:
+                chain.send(Configure(self._fold_updates() | self._owner_updates(released)))
+            except (*_UNSURE, TerminalError):
+                if chain.broken:
                     # It landed on an older version that was restored meanwhile. Only while the
                     # owner is active do all readers read the history that shows it.
-                    self.send(Configure(self._owner_updates(view.owner)), prove=False)
+                    chain.send(Configure(self._owner_updates(owner)), prove=False)
                     raise
-                view.reopen()
+                chain.reopen()
             else:
                 break
         else:
             return False
-        log.info("Released. %s", view)
-        view.owner = None
-        self._on_step(Failpoint.RELEASE_DONE)
+        log.info("Released. %s", self)
+        chain.hold(None)
+        self.on_step(Failpoint.RELEASE_DONE)
         return True
 
     def _fold_updates(self, *, fresh: bool = False) -> dict[str, str | None]:
@@ -209,11 +238,11 @@ class Ownership:
 
         :param fresh: a new generation begins: nothing of the old one counts.
         """
-        view = self._view
-        watermark = Watermark(NO_EPOCH, view.port.version, None) if fresh else view.watermark
-        done = None if fresh else view.done
+        version, mark = self.chain.port.version, self.ledger.watermark
+        if fresh:
+            return fold_updates(self.chain.query_id, NO_EPOCH, version, None)
         return fold_updates(
-            view.query_id, watermark.epoch, view.port.version, watermark.committed_at, done
+            self.chain.query_id, mark.epoch, version, mark.committed_at, self.ledger.done
         )
 
     def _owner_updates(self, owner: Owner) -> dict[str, str | None]:
@@ -222,43 +251,32 @@ class Ownership:
         A release removes the stop request. A claim removes a request that names its token and is
         not meant for this driver: it was for another driver that waited and never claimed.
         """
-        view = self._view
-        updates: dict[str, str | None] = {key("owner", view.query_id): encode_owner(owner)}
-        asked = view.state.stop_token
+        updates: dict[str, str | None] = {key("owner", self.chain.query_id): encode_owner(owner)}
+        asked = self.chain.state.stop_token
         if asked is None:
             return updates
         if owner.state is OwnerState.RELEASED:
             over = asked <= owner.token
         else:
-            over = asked == owner.token and view.stop_requested(poll=False) is None
-        return updates | encode_stop(view.query_id, None) if over else updates
+            over = asked == owner.token and self.stop_requested() is None
+        return updates | encode_stop(self.chain.query_id, None) if over else updates
 
-    def send(
-        self, change: Change, stamp: Mapping[str, str] | None = None, *, prove: bool = True
-    ) -> bool:
-        """Commit one change on top of the handle, once, and move to the version it became.
+    def stop_requested(self, *, poll: bool = False) -> StopNote | None:
+        """Return the request to obey; see :meth:`.session.DriverSession.stop_requested`."""
+        state = self.chain.newest_state() if poll else self.chain.state
+        if poll and self._overtaken(state):
+            self.ledger.refuse(Decision.FENCED, state)
+        return stop_for(
+            state, launch_id=self._launch_id, owner=self.chain.owner, found=self._found_stop
+        )
 
-        :returns: whether it took so long that it may have landed below the newest version.
-        :raises DatasetNotFoundError, DatasetRestoredError, CommitStateUnknownError: it landed, and
-            the version below it does not hold this driver's epochs; see :mod:`.chain`.
+    def _overtaken(self, state: QueryState) -> bool:
+        """Return whether another driver claimed after this one, or since its start if unclaimed.
+
+        It matters before the claim too: the driver that claimed has an epoch in Spark's log, at the
+        number that this driver would plan next. A new generation has its own log.
         """
-        view, began = self._view, self._policy.clock()
-        before = view.port.version
-        landed = view.port.commit(change, stamp)
-        self.manifest_updates += 1
-        slow = self._policy.clock().since(began) > self._policy.slow_seconds
-        if slow and stamp is None and landed.latest().version != landed.version:
-            raise CommitStateUnknownError(
-                f"{type(change).__name__} landed as version {landed.version} of {landed.uri} after "
-                "it was held up, and others have committed since"
-            )
-        if prove:
-            view.chain.recognise(landed, view.chain.known)
-            # On a local disk, the dataset's files were checked before the epoch.
-            looked = stamp is not None and view.port.is_local
-            if not looked and not isinstance(change, Overwrite | Upsert):
-                view.chain.refuse_other(landed)
-        view.move_to(landed)
-        if prove and landed.version > before + 1:
-            view.chain.prove(since=before)
-        return slow
+        held = self.chain.owner.token if self.chain.owner else self._found_token
+        if state.owner is None or state.owner.token <= held or self.ledger.starts_generation():
+            return False
+        return state.owner.driver != self.driver  # a claim of its own may just have landed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.commit_policy import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.decision import Decision, DecisionInput, decide
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,

@@ -1,7 +1,8 @@
-"""What one driver knows of its query: the handle it stands at, its checkpoint, the watermark.
+"""One driver's part in the protocol: what the sink calls, from before the start to the end.
 
-It reads and refuses, and writes nothing. The committer moves it, and asks it before every side
-effect.
+An epoch takes three calls: ``plan = session.begin(epoch_id)``, a write of its fragments, and
+``plan.commit(epoch)``. Each part writes only its own state: :mod:`.chain` has the handle,
+:mod:`.ledger` the epochs that are known, :mod:`.ownership` the claim and the fold.
 """
 
 from __future__ import annotations
@@ -9,40 +10,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from uuid import uuid4
 
-from airflow_provider_lance.exceptions import (
-    FencedError,
-    ProtocolVersionError,
-)
-from airflow_provider_lance.protocol.chain import Chain
+from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.codec import (
-    auto_cleanup,
-    decode_query,
-)
+from airflow_provider_lance.protocol.codec import auto_cleanup
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.decision import Decision, DecisionInput, decide
-from airflow_provider_lance.protocol.errors import refuse
+from airflow_provider_lance.protocol.epoch_plan import EpochPlan
+from airflow_provider_lance.protocol.failpoints import Failpoint
+from airflow_provider_lance.protocol.ledger import Ledger
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
-    DoneEpoch,
     Driver,
-    EndOffsets,
     Owner,
-    QueryState,
+    OwnerState,
     StopNote,
     Watermark,
 )
+from airflow_provider_lance.protocol.ownership import Ownership
 from airflow_provider_lance.protocol.port import DatasetPort
-from airflow_provider_lance.protocol.proof import (
-    answered,
-    changed_epoch,
-    done_by_spark,
-    lost_epochs,
-    sighting,
-)
-from airflow_provider_lance.protocol.stop_requests import standing_request, stop_for
-from airflow_provider_lance.protocol.watermark import WatermarkReader
 
 __all__ = ["DriverSession"]
 
@@ -50,87 +36,77 @@ log = logging.getLogger(__name__)
 
 
 class DriverSession:
-    """One driver's knowledge; ``owner`` is its own ownership, ``None`` before the claim."""
+    """Commits the epochs of one query, one at a time, from one driver.
+
+    Call :meth:`prepare` before any data is read, :meth:`take_over` before Spark plans an epoch,
+    :meth:`identify` once Spark has named the run. Each epoch is :meth:`begin`, a write, and the
+    plan's ``commit``. :meth:`release` ends the session.
+    """
 
     def __init__(
         self,
         port: DatasetPort,
         query_id: str,
         checkpoint: Checkpoint,
-        policy: CommitPolicy,
-        look: Callable[[], Checkpoint],
+        policy: CommitPolicy | None = None,
         *,
         launch_id: str = "",
+        look: Callable[[], Checkpoint] | None = None,
+        on_step: Callable[[Failpoint], None] = lambda step: None,
     ) -> None:
-        self.query_id, self.policy, self._launch_id = query_id, policy, launch_id
-        self.owner: Owner | None = None
-        self.driver: Driver | None = None
-        self.fold_every = policy.watermark_every
-        self._checkpoint, self._look = checkpoint, look
-        self._at_start = checkpoint
-        self._planned_now = checkpoint.planned
-        self._changed = False
-        self._config = port.config
-        self.state = decode_query(port.config, query_id, port.version)
-        self.move_to(port)
-        self._looked = policy.clock()
-        self._reader = WatermarkReader(port, query_id)
-        self.watermark = Watermark(NO_EPOCH, port.version, None)
-        self.done: DoneEpoch | None = self.state.done
-        self._first_version = port.version
-        self._found_stop = standing_request(self.state)
-        self._found_token = self.next_token - 1
-        self.chain = Chain(self)
+        """Store the arguments; no I/O.
 
-    def __str__(self) -> str:
-        owner = self.owner
-        held = f"token={owner.token} generation={owner.generation} " if owner else ""
-        watermark = f"watermark={self.watermark.epoch} version={self.port.version}"
-        return f"query_id={self.query_id} {held}{watermark}"
-
-    def move_to(self, port: DatasetPort) -> None:
-        """Move to another handle; its config is decoded once."""
-        self.state = self.state_at(port)
-        self.port, self._config = port, port.config
-
-    def state_at(self, port: DatasetPort) -> QueryState:
-        """Return the state in a handle's config; most commits leave it unchanged."""
-        if port.config is self._config or port.config == self._config:
-            return self.state
-        return decode_query(port.config, self.query_id, port.version)
-
-    def reopen(self) -> None:
-        """Read the store, and move to the newest version.
-
-        :raises DatasetNotFoundError, DatasetRestoredError, CommitStateUnknownError: see
-            :mod:`.chain`.
+        :param port: a handle at the newest version.
+        :param checkpoint: the checkpoint as it was before Spark started.
+        :param launch_id: the launch that stop requests may name; empty if it has no name.
+        :param look: reads the checkpoint again, when another driver may have continued it.
+        :param on_step: called at each :class:`Failpoint`; tests end the process there.
         """
-        before, known = self.port.version, self.chain.known
-        newest = self.port.latest()
-        self._looked = self.policy.clock()
-        self.chain.recognise(newest, known)
-        self.move_to(newest)
-        self.chain.prove(since=before)
+        policy = policy or CommitPolicy()
+        self.query_id = query_id
+        self._ledger = Ledger(port, query_id, checkpoint, policy, look or (lambda: checkpoint))
+        self._chain = self._ledger.chain
+        self._ownership = Ownership(self._ledger, policy, launch_id, on_step)
 
-    def refresh(self, *, strictly: bool) -> None:
-        """Read the store if the last read is long ago; with ``strictly`` in any case.
+    @property
+    def port(self) -> DatasetPort:
+        """Return the handle at this driver's last commit."""
+        return self._chain.port
 
-        Lance checks a commit against the versions since its handle, and ignores those that were
-        cleaned up, barriers included (seen on pylance 14.0.2). So a driver that hung until its
-        successor's barrier was gone must read for itself. A commit does not count as a read: it
-        lands on top of its handle, even if the dataset was dropped.
+    @property
+    def owner(self) -> Owner | None:
+        """Return this driver's ownership, ``None`` before its claim and after its release."""
+        return self._chain.owner
+
+    @property
+    def manifest_updates(self) -> int:
+        """Return how many versions this driver has added to the dataset."""
+        return self._chain.manifest_updates
+
+    @property
+    def watermark(self) -> int:
+        """Return the epoch watermark as far as this driver knows it."""
+        return self._ledger.watermark.epoch
+
+    @property
+    def committed_at(self) -> str | None:
+        """Return when that epoch was committed; ``None`` if it is not known."""
+        return self._ledger.watermark.committed_at
+
+    # --------------------------------------------------------------------------------------- start
+
+    def prepare(self) -> Watermark:
+        """Read dataset and checkpoint, and refuse what cannot be exact; writes nothing.
+
+        :raises CheckpointMismatchError: the watermark belongs to another checkpoint or to a newer
+            copy of this one, or the dataset has no trace of the epochs that this one committed.
+        :raises HistoryGapError: the one epoch in doubt may be in a version that was cleaned up.
+        :raises ProtocolVersionError: the dataset uses a newer protocol, or another tool's values.
         """
-        aged = self.policy.clock().since(self._looked) > self.policy.fresh_seconds
-        if strictly or aged:
-            self.reopen()
-        if aged:
-            self.chain.refuse_dropped()
-
-    def prepare(self) -> None:
-        """Refuse what cannot be exact; see :meth:`.committer.Committer.prepare`."""
-        if self.state.owner is None and self.state.known:
+        state = self._chain.state
+        if state.owner is None and state.known:
             raise ProtocolVersionError(
-                f"query {self.query_id!r} has epoch watermark {self.state.watermark} and no owner "
+                f"query {self.query_id!r} has epoch watermark {state.watermark} and no owner "
                 f"record in {self.port.uri}: another tool wrote it. Give this query a queryId of "
                 "its own"
             )
@@ -142,187 +118,86 @@ class DriverSession:
                 self.query_id,
                 settings,
             )
-            self.fold_every = 1
-        self.chain.refuse_dropped()
-        self.read_watermark()
-        self.refuse(self.decide(NO_EPOCH))
-
-    def recheck(self) -> None:
-        """Read the checkpoint again, and refuse what another driver has changed in it meanwhile."""
-        self._checkpoint = replace(self._look(), id=self._checkpoint.id)
-        self.read_watermark()
-        self.refuse(self.decide(NO_EPOCH))
-
-    def refuse_lost(self) -> None:
-        """Raise the error that names the epochs removed by a restored version, if any.
-
-        :raises DatasetRestoredError: rows are gone that Spark has as done.
-        """
-        checkpoint = replace(self._look(), id=self._checkpoint.id)
-        watermark = self._reader.at(self.port, spark_done=checkpoint.committed)
-        if lost_epochs(watermark, self.state, checkpoint.committed):
-            self._checkpoint, self.watermark = checkpoint, watermark
-            self.refuse(Decision.DATASET_RESTORED)
-
-    def refuse_overtaken(self, epoch_id: int) -> None:
-        """Raise if Spark's log is ahead of this driver: it has this epoch done, or a later one.
-
-        Another driver wrote it then. A restored version may have brought this driver's owner record
-        back since, and nothing else shows that. Reads the checkpoint; call it after others have
-        committed.
-
-        :raises DatasetRestoredError: rows are gone.
-        :raises FencedError: no rows are gone.
-        """
-        seen = self._look()
-        if seen is self._at_start:
-            return  # nothing reads it again
-        overtaken = seen.committed >= epoch_id or seen.planned > epoch_id
-        if not overtaken or not self.policy.chain_proof:
-            return
-        self.chain.broken = True
-        self.refuse_lost()
-        raise FencedError(
-            f"Spark's log of query {self.query_id!r} at {self._checkpoint.location} has planned "
-            f"epoch {seen.planned} and done epoch {seen.committed}, and this driver is at epoch "
-            f"{epoch_id}: another driver went on from here. This one stops without committing to "
-            f"{self.port.uri}, although the owner record there is its own again, as after "
-            "a restored version. Start the stream again if no driver is running"
-        )
-
-    def note_done(self, epoch_id: int, ends: EndOffsets | None) -> None:
-        """Record the newest epoch that is done, with or without rows."""
-        self.done = DoneEpoch(epoch_id, ends)
+            self._ownership.fold_each_epoch()
+        self._chain.refuse_dropped()
+        self._ledger.read()
+        self._ledger.refuse(self._ledger.decide(NO_EPOCH))
+        return self._ledger.watermark
 
     def identify(self, driver: Driver) -> None:
-        """Record what Spark says of the run; see :meth:`.committer.Committer.identify`."""
-        known = self._checkpoint.id
-        self.driver = driver
-        self._checkpoint = replace(self._checkpoint, id=driver.checkpoint_id)
-        if known is not None and known != driver.checkpoint_id:
-            self.refuse(Decision.CHECKPOINT_FOREIGN)
+        """Record what Spark says of the run; the checkpoint's id may only be known now.
 
-    def decide(self, epoch_id: int) -> Decision:
-        """Return what to do with an epoch, as seen from the handle; no I/O."""
-        if self.starts_generation():
-            return Decision.FULL_COMMIT
-        return decide(self._sighting(self.watermark), epoch_id)
-
-    def starts_generation(self) -> bool:
-        """Return whether the claim begins a new numbering, because the user asked for one."""
-        if not self.policy.new_generation or self.owner is not None:
-            return False
-        return decide(self._sighting(self.watermark), NO_EPOCH) in (
-            Decision.CHECKPOINT_FOREIGN,
-            Decision.CHECKPOINT_STALE,
-            Decision.DATASET_FOREIGN,
-        )
-
-    @property
-    def run_id(self) -> str:
-        """Return Spark's name for the run, empty before :meth:`identify`."""
-        return self.driver.run_id if self.driver else ""
-
-    @property
-    def next_token(self) -> int:
-        """Return the token of the next driver to claim."""
-        return (self.state.owner.token if self.state.owner else 0) + 1
-
-    @property
-    def fenced(self) -> bool:
-        """Return whether the handle's config names another owner than this driver; no I/O."""
-        return self.owner is None or self.state.owner != self.owner
-
-    def stop_requested(self, *, poll: bool) -> StopNote | None:
-        """Return the request that this driver must obey; see :class:`.committer.Committer`."""
-        # The handle stays: only the thread that commits moves it.
-        state = self._newest_state() if poll else self.state
-        if poll and self._overtaken(state):
-            self.refuse(Decision.FENCED, state)
-        return self._stop_for(state)
-
-    def _newest_state(self) -> QueryState:
-        known = self.chain.known
-        port = self.port.latest()
-        self.chain.recognise(port, known)
-        return decode_query(port.config, self.query_id, port.version)
-
-    def _overtaken(self, state: QueryState) -> bool:
-        """Return whether another driver claimed after this one, or since its start if unclaimed.
-
-        It matters before the claim too: the driver that claimed has an epoch in Spark's log, at the
-        number that this driver would plan next. A new generation has its own log.
+        :raises CheckpointMismatchError: the id differs from the one that was read before the start.
         """
-        held = self.owner.token if self.owner else self._found_token
-        if state.owner is None or state.owner.token <= held or self.starts_generation():
-            return False
-        return state.owner.driver != self.driver  # a claim of its own may just have landed
+        self._ownership.identify(driver)
 
-    def _stop_for(self, state: QueryState) -> StopNote | None:
-        return stop_for(state, launch_id=self._launch_id, owner=self.owner, found=self._found_stop)
+    def take_over(self, driver: Driver) -> Owner | None:
+        """Claim from an owner that did not release, before Spark plans an epoch of this run.
 
-    def read_watermark(self) -> None:
-        """Read the exact watermark at the handle; Spark's commit log helps over a gap."""
-        watermark = self._read()
-        while watermark.missing and self._folded_by_others():
-            watermark = self._read()
-        if watermark.missing or watermark.undone_missing:
-            self._look_beyond_the_start()
-            watermark = self._read()
-        self._changed = changed_epoch(self._checkpoint, self.state, watermark) is not None
-        policy = self.policy
-        self.watermark = watermark = answered(
-            self._checkpoint, self.state, watermark, policy.on_restore, policy.on_history_gap
-        )
-        done = done_by_spark(self._checkpoint, self.state, watermark)
-        if done and (self.done is None or self.done.epoch_id < done.epoch_id):
-            self.done = done
-        if watermark.epoch > self._planned_now:
-            # Either the checkpoint is an old copy, or another driver has continued it since it was
-            # read: an epoch is planned before it is committed, so a second read can tell.
-            self._planned_now = max(self._planned_now, self._look().planned)
+        Two drivers of one query write the same Spark log, and the driver that is late with an entry
+        fails. Beside a busy driver, a newcomer would hardly ever reach its first commit.
 
-    def _folded_by_others(self) -> bool:
-        """Reopen; return whether another driver folded since: cleanup folds before it removes."""
-        folded = self.state.folded_version
-        self.reopen()
-        return self.state.folded_version > folded
-
-    def _look_beyond_the_start(self) -> None:
-        """Read the checkpoint again if versions made after this start are missing.
-
-        Another driver may have run and continued Spark's log: Lance also lets a claim land over
-        versions that were cleaned up while its driver hung (seen on pylance 14.0.2).
+        :param driver: any ``run_id`` and ``checkpoint_id``: the run has no id before it starts, and
+            the checkpoint's is known.
+        :returns: the owner that the query was taken from, ``None`` if there was none to fence.
+        :raises TerminalError, TransientError: as :meth:`claim`.
         """
-        since = range(self._first_version + 1, self.port.version)
-        if any(self.port.properties(version) is None for version in since):
-            self._checkpoint = replace(self._look(), id=self._checkpoint.id)
+        owner = self._chain.state.owner
+        if owner is None or owner.state is OwnerState.RELEASED or self._ledger.starts_generation():
+            return None
+        known = owner.driver.checkpoint_id  # any other id was refused
+        unlike = f"starting {uuid4().hex[:8]}"  # two owners must never be equal
+        self.identify(replace(driver, run_id=unlike, checkpoint_id=known))
+        self.claim(NO_EPOCH)
+        return owner
 
-    def _read(self) -> Watermark:
-        return self._reader.at(self.port, spark_done=self._checkpoint.committed)
+    def recheck(self) -> None:
+        """Read the checkpoint again, after the previous driver has ended.
 
-    def _sighting(self, watermark: Watermark) -> DecisionInput:
-        return sighting(
-            self._checkpoint,
-            self.state,
-            watermark,
-            planned_now=self._planned_now,
-            held_token=self.owner.token if self.owner else None,
-            changed=self._changed,
-        )
+        :raises CheckpointMismatchError, HistoryGapError: as :meth:`prepare`.
+        """
+        self._ledger.read_again()
 
-    def refuse(self, decision: Decision, state: QueryState | None = None) -> None:
-        """Raise the error for a decision; return if it is not a refusal."""
-        refuse(
-            decision,
-            state=state or self.state,
-            uri=self.port.uri,
-            checkpoint=self._checkpoint,
-            watermark=self.watermark,
-            held_token=self.owner.token if self.owner else None,
-        )
+    # --------------------------------------------------------------------------------------- epoch
 
-    def refuse_if_fenced(self) -> None:
-        """Raise :class:`FencedError` if another driver owns the query."""
-        if self.fenced:
-            self.refuse(Decision.FENCED)
+    def begin(self, epoch_id: int) -> EpochPlan:
+        """Decide what to do with an epoch, as seen from the handle; no I/O.
+
+        :raises TerminalError: the decision ends the query; see :mod:`.errors`.
+        """
+        return EpochPlan(self._ownership, epoch_id)
+
+    def claim(self, epoch_id: int) -> None:
+        """Become the owner; committing an epoch does so when this driver is not the owner.
+
+        :param epoch_id: the epoch that is about to be committed, -1 without one.
+        :raises FencedError: another driver claimed in the middle of this claim.
+        :raises TransientError: the store refused too often.
+        """
+        self._ownership.claim(epoch_id)
+
+    # ----------------------------------------------------------------------------------------- end
+
+    def stop_requested(self, *, poll: bool = False) -> StopNote | None:
+        """Return the stop request that this driver must obey, ``None`` if there is none.
+
+        Reads the handle's own config, without I/O; ``poll=True`` opens the newest version, and
+        leaves the handle to the thread that commits. Before the claim, a request counts if it names
+        the recorded owner or the token that this driver would get. A request that existed at the
+        start is meant for another driver, unless it names this launch.
+
+        :raises FencedError: polling showed a newer owner; without polling, the next commit shows
+            it.
+        """
+        return self._ownership.stop_requested(poll=poll)
+
+    def release(self) -> bool:
+        """End in order: fold the watermark and mark the owner ``released``, in one commit.
+
+        Returns ``False`` and leaves the owner ``active`` for the next claim's barrier if there is
+        nothing to release, a newer owner exists, or a claim or commit ended in doubt. A stop
+        request that this driver obeyed is removed in the same commit.
+
+        :raises StorageUnavailableError: the store did not answer.
+        """
+        return self._ownership.release()

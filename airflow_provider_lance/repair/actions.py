@@ -16,11 +16,10 @@ from airflow_provider_lance.exceptions import (
     HistoryGapError,
     PreconditionError,
 )
-from airflow_provider_lance.protocol.answers import OnHistoryGap
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import fold_updates
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, OnHistoryGap
 from airflow_provider_lance.protocol.model import OwnerState, QueryState
 from airflow_provider_lance.protocol.port import Configure, DatasetPort
 from airflow_provider_lance.protocol.proof import epoch_in_doubt

@@ -6,10 +6,10 @@ from airflow_provider_lance.exceptions import CommitStateUnknownError, FencedErr
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import NO_EPOCH, Driver, Owner, QueryState
 from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.repair.liveness import named
 
 __all__ = ["force_release"]
@@ -42,26 +42,26 @@ def force_release(
     def still_so(step: Failpoint) -> None:
         if step is not Failpoint.CLAIM_OPENED:
             return
-        owner = _state(committer.port, query_id).owner
+        owner = _state(session.port, query_id).owner
         if owner and owner.driver == driver:
             return  # an earlier attempt landed, and its answer came late
         if owner != expected:
-            raise _taken(committer.port, query_id)
+            raise _taken(session.port, query_id)
 
     port = port.latest()
     if _state(port, query_id).owner != expected:
         raise _taken(port, query_id)
-    committer = Committer(port, query_id, checkpoint, policy, on_step=still_so)
-    committer.prepare()
-    committer.identify(driver)
+    session = DriverSession(port, query_id, checkpoint, policy, on_step=still_so)
+    session.prepare()
+    session.identify(driver)
     try:
-        committer.claim(NO_EPOCH)
+        session.claim(NO_EPOCH)
     except FencedError as error:
         raise _taken(port.latest(), query_id) from error
-    claimed = committer.owner
+    claimed = session.owner
     assert claimed is not None
-    if committer.release():
-        return committer.port, _state(committer.port, query_id)
+    if session.release():
+        return session.port, _state(session.port, query_id)
     newest = port.latest()
     if _state(newest, query_id).owner != claimed:
         raise _taken(newest, query_id)

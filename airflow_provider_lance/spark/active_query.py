@@ -107,7 +107,7 @@ def refuse_another_query(session: SparkSession, options: SinkOptions, epoch_id: 
     if query.output_mode != wanted:
         raise SpecError(
             f"the query runs in output mode {query.output_mode} and the sink was made for {wanted},"
-            f" so rows would be there twice, or missing. Write outputMode={query.output_mode!r} in "
+            f" so rows would be duplicated or missing. Write outputMode={query.output_mode!r} in "
             f"the sink's options or .outputMode({wanted!r}) at the query, or start it with "
             "sink.start(df), which sets both"
         )
@@ -115,9 +115,9 @@ def refuse_another_query(session: SparkSession, options: SinkOptions, epoch_id: 
     if not _is_same(query.checkpoint_root, files, query_id, epoch_id):
         raise SpecError(
             f"the query's checkpoint is {query.checkpoint_root} and the sink was made for "
-            f"{options.checkpoint_location}, which is another. What a restart, a check and the "
-            "reports look at would not be this query's. Write the same location in both, or start "
-            "the query with sink.start(df), which sets both"
+            f"{options.checkpoint_location}. Restarts, checks and reports would look at the wrong "
+            "one. Set the same location in both, or start the query with sink.start(df), which "
+            "sets both"
         )
 
 

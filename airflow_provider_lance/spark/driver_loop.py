@@ -86,10 +86,10 @@ class DriverLoop:
             self._sink.close()
 
     def _stop_request(self, *, poll: bool) -> StopNote | None:
-        if self._sink.committer is None:
+        if self._sink.session is None:
             return None
         try:
-            return self._sink.committer.stop_requested(poll=poll)
+            return self._sink.session.stop_requested(poll=poll)
         except TerminalError:
             raise
         except LanceStreamError as error:

@@ -65,8 +65,8 @@ class HeartbeatWriter:
     def _document(
         self, query: StreamingQuery | None, state: str, progress: dict[str, Any] | None
     ) -> dict[str, Any]:
-        sink, last, committer = self._sink, self._sink.last, self._sink.committer
-        owner = committer.owner if committer else None
+        sink, last, session = self._sink, self._sink.last, self._sink.session
+        owner = session.owner if session else None
         return {
             "launchId": self._launch_id,
             "queryId": sink.options.query_id,
@@ -89,8 +89,8 @@ class HeartbeatWriter:
                 "commitMs": round(last.commit_ms, 1) if last else None,
                 "epochs": sink.totals.epochs,
                 "totalRows": sink.totals.rows,
-                "watermark": committer.watermark if committer else None,
-                "committedAt": committer.committed_at if committer else None,
+                "watermark": session.watermark if session else None,
+                "committedAt": session.committed_at if session else None,
             },
             "progress": progress,
             "recent": self._recent.to_json(),

@@ -221,7 +221,7 @@ def _summary(
     released: bool = False,
     seconds: float = 0.0,
 ) -> Summary:
-    committer, totals = sink.committer, sink.totals
+    session, totals = sink.session, sink.totals
     reason = EndReason.STOPPED if stopped else EndReason.FINISHED
     request = supervision.request if supervision else None
     hangs = supervision.hangs if supervision else None
@@ -236,9 +236,9 @@ def _summary(
         skipped=totals.skipped,
         first_epoch=totals.first_epoch,
         last_epoch=totals.last_epoch,
-        watermark=committer.watermark if committer else -1,
-        version=committer.port.version if committer else None,
-        manifest_updates=committer.manifest_updates if committer else 0,
+        watermark=session.watermark if session else -1,
+        version=session.port.version if session else None,
+        manifest_updates=session.manifest_updates if session else 0,
         released=released,
         seconds=round(seconds, 3),
         run_id=str(query.runId) if query else None,

@@ -17,8 +17,8 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import refuse_corrupt
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.epoch_plan import EpochPlan
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.lance_errors import named_panics
 from airflow_provider_lance.protocol.model import (
@@ -27,6 +27,7 @@ from airflow_provider_lance.protocol.model import (
     OutputMode,
     utc_now,
 )
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.spark.active_query import (
     ActiveQuery,
     find_active_query,
@@ -93,7 +94,8 @@ class LanceSink:
             )
         self.options = options or SinkOptions.parse(given)
         self.launch_id, self.launched_by = launch_id, launched_by
-        self.committer: Committer | None = None
+        self.session: DriverSession | None = None
+        """This driver's part in the protocol; ``None`` before the start."""
         self.error: BaseException | None = None
         """The error that ended the last epoch, unwrapped: Spark reports it as text only."""
         self.totals = RunMetrics()
@@ -122,16 +124,15 @@ class LanceSink:
         :raises DatasetNotFoundError: no dataset, and ``createIfMissing`` is off.
         :raises SchemaMismatchError: the columns do not fit.
         :raises CheckpointMismatchError, HistoryGapError, ProtocolVersionError: see
-            :meth:`~airflow_provider_lance.protocol.committer.Committer.prepare`.
+            :meth:`~airflow_provider_lance.protocol.session.DriverSession.prepare`.
         :raises CheckpointCorruptError: Spark cannot read a file of the checkpoint.
         :raises FencedError, TransientError: the query could not be taken from an owner that did not
             release it.
         """
         refuse_trigger(trigger)
-        if self.committer or self.closed:
+        if self.session or self.closed:
             raise SpecError("a LanceSink serves one run of a query: make a new one for the next")
-        committer = self._prepare(df, streaming=True)
-        self._take_over(committer, df.sparkSession)
+        self._take_over(self._prepare(df, streaming=True), df.sparkSession)
         interval = trigger_seconds(df.sparkSession, trigger)
         if "processingTime" in trigger and not interval:
             log.warning(
@@ -169,15 +170,15 @@ class LanceSink:
         """
         self.close()
         self._compaction.end(_COMPACTION_SECONDS)
-        if self.committer is None or not self._turn.acquire(timeout=_TURN_SECONDS):
+        if self.session is None or not self._turn.acquire(timeout=_TURN_SECONDS):
             return False
         try:
-            return self.committer.release()
+            return self.session.release()
         finally:
             self._turn.release()
 
-    def _prepare(self, df: DataFrame, *, streaming: bool) -> Committer:
-        session = classic_session(df)
+    def _prepare(self, df: DataFrame, *, streaming: bool) -> DriverSession:
+        spark = classic_session(df)
         if streaming and not df.isStreaming:
             raise SpecError(
                 "the DataFrame is static: read it with spark.readStream, or write it once with "
@@ -187,7 +188,7 @@ class LanceSink:
         port = open_target(df, options)
         self._schema = port.dataset.schema
         self._as_is = df.columns == self._schema.names and not options.delete_when
-        files = HadoopFiles(session, options.checkpoint_location)
+        files = HadoopFiles(spark, options.checkpoint_location)
 
         def look() -> Any:
             return read_checkpoint(options.checkpoint_location, files, with_ends=True)
@@ -199,7 +200,7 @@ class LanceSink:
             on_restore=options.on_restore,
         )
         checkpoint = look()
-        committer = Committer(
+        session = DriverSession(
             port,
             options.query_id,
             checkpoint,
@@ -208,19 +209,18 @@ class LanceSink:
             look=look,
             on_step=self._on_step,
         )
-        committer.prepare()
+        session.prepare()
         if streaming:  # otherwise Spark has already read it, and writes to it
-            refuse_corrupt(files, checkpoint, port, options.query_id, committer.watermark)
-        self.committer = committer
-        return committer
+            refuse_corrupt(files, checkpoint, port, options.query_id, session.watermark)
+        self.session = session
+        return session
 
-    def _take_over(self, committer: Committer, session: SparkSession) -> None:
-        if previous := committer.take_over(
-            driver_of(session, self.options, self.launch_id, self.launched_by)
-        ):
+    def _take_over(self, session: DriverSession, spark: SparkSession) -> None:
+        driver = driver_of(spark, self.options, self.launch_id, self.launched_by)
+        if previous := session.take_over(driver):
             location = report_location(self.options.checkpoint_location)
-            wait_for_end(previous, HadoopFiles(session, location))
-            committer.recheck()  # the fenced driver may have written Spark's log until its end
+            wait_for_end(previous, HadoopFiles(spark, location))
+            session.recheck()  # the fenced driver may have written Spark's log until its end
 
     # --------------------------------------------------------------------------- epoch after epoch
 
@@ -258,36 +258,37 @@ class LanceSink:
         )
 
     def _run(self, df: DataFrame, epoch_id: int) -> EpochReport:
-        if self.committer is None:  # used directly: what :meth:`start` sets may differ
+        if self.session is None:  # used directly: what :meth:`start` sets may differ
             refuse_another_query(classic_session(df), self.options, epoch_id)
-        committer = self.committer or self._prepare(df, streaming=False)
+        session = self.session or self._prepare(df, streaming=False)
         if self._writer is None:
             driver = driver_of(df.sparkSession, self.options, self.launch_id, self.launched_by)
-            committer.identify(driver)
+            session.identify(driver)
             self._query = find_active_query(df.sparkSession, driver.checkpoint_id)
             self._writer = EpochWriter(self._task(driver.run_id))
             spare_size_checks(df)
-        decision = committer.decide(epoch_id)
-        if decision is Decision.FULL_COMMIT:
-            return self._write_and_commit(df, epoch_id, committer)
+        plan = session.begin(epoch_id)
+        if plan.decision is Decision.FULL_COMMIT:
+            return self._write_and_commit(df, plan, session)
         # Computed and discarded: stateful operators must commit their state for every epoch, and
         # Spark checks that they did (STATE_STORE_COMMIT_VALIDATION_FAILED).
         df.write.format("noop").mode("overwrite").save()
-        if decision is Decision.RECOVERY_TXN2_ONLY:
-            committer.claim(epoch_id)
-        return EpochReport(epoch_id, decision, version=committer.port.version)
+        plan.finish()
+        return EpochReport(epoch_id, plan.decision, version=session.port.version)
 
-    def _write_and_commit(self, df: DataFrame, epoch_id: int, committer: Committer) -> EpochReport:
-        started_at, began = utc_now(), time.perf_counter()
-        port: Any = committer.port
+    def _write_and_commit(
+        self, df: DataFrame, plan: EpochPlan, session: DriverSession
+    ) -> EpochReport:
+        started_at, began, epoch_id = utc_now(), time.perf_counter(), plan.epoch_id
+        port: Any = plan.port
         assert self._writer is not None
         written = self._writer.write(self._projected(df), port.dataset)
         write_ms = (time.perf_counter() - began) * 1000
         mode = self.options.commit_mode
         replaces = mode is OutputMode.COMPLETE and port.dataset.get_fragments()
         if not written.rows and not replaces:
-            committer.leave_trace(epoch_id, self._ends(epoch_id))
-            return EpochReport(epoch_id, None, write_ms=write_ms, version=committer.port.version)
+            plan.finish(self._ends(epoch_id))
+            return EpochReport(epoch_id, None, write_ms=write_ms, version=session.port.version)
         epoch = Epoch(
             epoch_id=epoch_id,
             mode=mode,
@@ -302,9 +303,9 @@ class LanceSink:
         )
         if mode is not OutputMode.APPEND:
             self._compaction.give_way()
-        result = committer.commit(epoch)
+        result = plan.commit(epoch)
         if not self.closed:
-            self._compaction.epoch_done(epoch_id, port, committer.owner)
+            self._compaction.epoch_done(epoch_id, port, session.owner)
         return EpochReport(
             epoch_id=epoch_id,
             decision=result.decision,

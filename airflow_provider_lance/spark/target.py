@@ -20,7 +20,7 @@ from airflow_provider_lance.exceptions import (
     StorageUnavailableError,
 )
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
-from airflow_provider_lance.protocol.lance_errors import named_panics
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, first_line, named_panics
 from airflow_provider_lance.spark.columns import (
     arrow_schema,
     check_schema,
@@ -86,7 +86,7 @@ def _check_keys(df: DataFrame, schema: pa.Schema, options: SinkOptions) -> None:
     keys = options.merge_keys
     if unknown := [name for name in keys if name not in schema.names]:
         raise SchemaMismatchError(
-            f"mergeKeys {unknown} are no columns of {options.uri}; it has {schema.names}"
+            f"mergeKeys {unknown} are not columns of {options.uri}, which has {schema.names}"
         )
     kinds = {name: schema.field(name).type for name in keys}
     if nested := [n for n, kind in kinds.items() if pt.is_nested(kind) or pt.is_null(kind)]:
@@ -128,10 +128,10 @@ def _rehearse(schema: pa.Schema, options: SinkOptions) -> None:
             keys = rows.select(list(options.merge_keys))
             merge = made.merge_insert(list(options.merge_keys)).when_matched_delete()
             merge.execute_uncommitted(keys)
-    except (ValueError, OSError, NotImplementedError) as error:
+    except LANCE_ERRORS as error:
         raise SchemaMismatchError(
             f"Lance takes no dataset with these columns, mergeKeys={list(options.merge_keys)}: "
-            f"{str(error).splitlines()[0]}. Rename or cast them in sql"
+            f"{first_line(error)}. Rename or cast them in sql"
         ) from error
     if not rows.schema.equals(schema):
         raise SchemaMismatchError(
@@ -153,18 +153,18 @@ def _create(schema: pa.Schema, options: SinkOptions) -> LanceDatasetPort:
                 session=lance_session(options.cache_bytes),
             )
         log.info("Created the dataset. uri=%s columns=%d", options.uri, len(schema))
-    except OSError as error:
+    except LANCE_ERRORS as error:
         # Another driver created it first, or the answer was lost: check the existing dataset.
         return _created_after_all(options, error)
     return _open(options)
 
 
-def _created_after_all(options: SinkOptions, error: OSError) -> LanceDatasetPort:
+def _created_after_all(options: SinkOptions, error: Exception) -> LanceDatasetPort:
     try:
         return _open(options)
     except DatasetNotFoundError:
         raise StorageUnavailableError(
-            f"cannot create {options.uri}: {str(error).splitlines()[0]}"
+            f"cannot create {options.uri}: {first_line(error)}"
         ) from error
 
 

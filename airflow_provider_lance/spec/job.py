@@ -14,8 +14,8 @@ from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol import option_parsers as forms
-from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.codec import require_query_id
+from airflow_provider_lance.protocol.commit_policy import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.dataset import CACHE_BYTES
 from airflow_provider_lance.protocol.json_codec import Options
 from airflow_provider_lance.protocol.model import OutputMode

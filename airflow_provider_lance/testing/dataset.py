@@ -7,7 +7,8 @@ The conflict rules are those of Lance, which `tests/integration` checks on a rea
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -24,18 +25,37 @@ from airflow_provider_lance.protocol.port import (
     Overwrite,
     Upsert,
 )
-from airflow_provider_lance.testing.conflicts import (
-    Committed,
-    Fragment,
-    Restore,
-    Rewrite,
-    Row,
-    Version,
-    conflicts,
-    touched_by,
-)
 
 __all__ = ["Fault", "InMemoryDataset", "InMemoryDatasetPort"]
+
+Row = Mapping[str, Any]
+Fragment = tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A compaction: all fragments become one. Only the in-memory dataset commits it as a change."""
+
+
+@dataclass(frozen=True)
+class Restore:
+    """An older version becomes the newest one, config included."""
+
+    version: int
+
+
+Committed = Change | Rewrite | Restore
+
+
+@dataclass(frozen=True)
+class Version:
+    """One manifest, and the commit that made it; ``touched`` are the fragments it replaced."""
+
+    config: Mapping[str, str]
+    fragments: Mapping[int, Fragment]
+    change: Committed | None = None
+    touched: frozenset[int] = frozenset()
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 class Fault(StrEnum):
@@ -66,72 +86,68 @@ class InMemoryDataset:
         """The faults of the next commits, in order; ``None`` lets one pass."""
         self.while_paused: Callable[[], None] = lambda: None
         """What other writers do while a writer is paused."""
+        self.version = 1
+        """The newest version."""
         self._lock = threading.RLock()
         self._versions: dict[int, Version] = {1: Version(dict(config or {}), {})}
-        self._head = 1
         self._next_fragment = 0
         self._files: set[int] = set()
-        self._late: Callable[[], None] | None = None
+        self._late: tuple[int, Version] | None = None
 
     def open(self, version: int | None = None) -> InMemoryDatasetPort:
         """Return a port at the newest version, or at the given one."""
-        return InMemoryDatasetPort(self, version or self._head)
-
-    @property
-    def version(self) -> int:
-        """Return the newest version."""
-        return self._head
+        return InMemoryDatasetPort(self, version or self.version)
 
     @property
     def fragments(self) -> int:
         """Return how many fragments the newest version has."""
-        return len(self._versions[self._head].fragments)
+        return len(self._versions[self.version].fragments)
 
     def rows(self) -> list[Row]:
         """Return all rows of the newest version.
 
         :raises DatasetNotFoundError: a data file that the version references was deleted.
         """
-        fragments = self._versions[self._head].fragments
+        fragments = self._versions[self.version].fragments
         self._refuse_lost_files(fragments)
-        return list(_rows(fragments))
+        return [row for number in sorted(fragments) for row in fragments[number]]
 
     def compact(self, read_version: int | None = None) -> int:
         """Rewrite all fragments into one; return the new version."""
-        return self.commit(read_version or self._head, Rewrite(), {})
+        return self.commit(read_version or self.version, Rewrite(), {})
 
     def alter(self) -> None:
         """Alter a column: earlier fragments no longer fit."""
         self.layout += 1
-        self.commit(self._head, Rewrite(), {})
+        self.commit(self.version, Rewrite(), {})
 
     def clean_up(self, keep_from: int) -> None:
         """Remove every version below ``keep_from``, transactions included, as Lance does."""
         with self._lock:
-            for version in [v for v in self._versions if v < min(keep_from, self._head)]:
+            for version in [v for v in self._versions if v < min(keep_from, self.version)]:
                 del self._versions[version]
 
     def restore(self, version: int) -> int:
         """Restore an older version, as ``LanceDataset.restore`` does; return the new one."""
-        return self.commit(self._head, Restore(version), {})
+        return self.commit(self.version, Restore(version), {})
 
     def recreate(self, config: Mapping[str, str] | None = None) -> None:
         """Drop the dataset with all its files, and create another in its place."""
         with self._lock:
-            self._versions, self._head = {1: Version(dict(config or {}), {})}, 1
+            self._versions, self.version = {1: Version(dict(config or {}), {})}, 1
             self._files, self._late = set(), None
 
     def at(self, version: int) -> Version | None:
         """Return a version, or ``None`` if it was cleaned up."""
         return self._versions.get(version)
 
-    def _refuse_lost_files(self, fragments: Collection[int]) -> None:
-        if not self.has_files(fragments):
-            raise DatasetNotFoundError(f"{self.uri} names data files that are gone")
-
     def has_files(self, fragments: Collection[int]) -> bool:
         """Return whether the data files of some fragments are in the store."""
         return self._files.issuperset(fragments)
+
+    def _refuse_lost_files(self, fragments: Collection[int]) -> None:
+        if not self.has_files(fragments):
+            raise DatasetNotFoundError(f"{self.uri} names data files that are gone")
 
     def commit(
         self,
@@ -144,47 +160,31 @@ class InMemoryDataset:
 
         :param base: that version, as the writer's handle has it in memory.
         """
+        what = type(change).__name__
         with self._lock:
-            if self._late:
-                late, self._late = self._late, None
-                late()
+            if self._late and self._late[0] not in self._versions:
+                # It is one manifest under one version number: it lands there or nowhere.
+                self._link(*self._late)
+            self._late = None
             fault = self.faults.pop(0) if self.faults else None
             if fault is Fault.LOST_REQUEST:
-                raise CommitStateUnknownError(f"{_name(change)}: the request was lost")
-            if fault is Fault.LATE:
-                self._late = self._land_late(read_version, change, properties, base)
-                raise CommitStateUnknownError(f"{_name(change)}: the request is late")
+                raise CommitStateUnknownError(f"{what}: the request was lost")
             target, made = self._apply(read_version, change, properties, base)
+            if fault is Fault.LATE:
+                self._late = target, made
+                raise CommitStateUnknownError(f"{what}: the request is late")
             if fault is Fault.PAUSED:
                 self.while_paused()
-            version = self._link(target, made, change)
+            if target in self._versions:  # the number must be free, and may be an old one
+                raise CommitPreemptedError(f"{what}: version {target} was taken meanwhile")
+            self._link(target, made)
             if fault is Fault.LOST_ANSWER:
-                raise CommitStateUnknownError(f"{_name(change)}: the answer was lost")
-            return version
+                raise CommitStateUnknownError(f"{what}: the answer was lost")
+            return target
 
-    def _land_late(
-        self,
-        read_version: int,
-        change: Committed,
-        properties: Mapping[str, str],
-        base: Version | None,
-    ) -> Callable[[], None]:
-        # The late write is one manifest under one version number: it lands there or nowhere.
-        target, made = self._apply(read_version, change, properties, base)
-
-        def land() -> None:
-            if target not in self._versions:
-                self._link(target, made, change)
-
-        return land
-
-    def _link(self, target: int, made: Version, change: object) -> int:
-        """Publish a manifest under its number, which must be free and may be an old one."""
-        if target in self._versions:
-            raise CommitPreemptedError(f"{_name(change)}: version {target} was taken meanwhile")
+    def _link(self, target: int, made: Version) -> None:
         self._versions[target] = made
-        self._head = max(self._head, target)
-        return target
+        self.version = max(self.version, target)
 
     def _apply(
         self,
@@ -197,18 +197,15 @@ class InMemoryDataset:
         # A handle keeps its manifest: Lance commits on top of it if the store has no newer one,
         # even when the dataset was dropped (seen on pylance 14.0.2).
         base = base or self._versions[read_version]
-        touched = touched_by(change, base)
-        for version in range(read_version + 1, self._head + 1):
+        touched = _touched_by(change, base)
+        for version in range(read_version + 1, self.version + 1):
             landed = self._versions.get(version)
-            # As in Lance, a version that was cleaned up is not a conflict, even if it was a
-            # barrier.
-            if landed is None and not isinstance(change, Overwrite):
-                continue
-            if landed is None or conflicts(landed, change, touched):
-                raise CommitPreemptedError(
-                    f"{_name(change)} on version {read_version} was preempted by version {version}"
-                )
-        head = self._versions[self._head] if self._head >= read_version else base
+            # As in Lance, a version that was cleaned up is no conflict, even if it was a barrier.
+            missing = landed is None and isinstance(change, Overwrite)
+            if missing or (landed and _conflicts(landed, change, touched)):
+                what = f"{type(change).__name__} on version {read_version}"
+                raise CommitPreemptedError(f"{what} was preempted by version {version}")
+        head = self._versions[self.version] if self.version >= read_version else base
         config, fragments = dict(head.config), dict(head.fragments)
         match change:
             case Append(added):
@@ -217,15 +214,12 @@ class InMemoryDataset:
                 fragments.clear()
                 self._add(fragments, added)
             case Upsert(added, keys, merge_keys):
-                doomed = {tuple(row[name] for name in merge_keys) for row in keys}
-                fragments |= {
-                    number: tuple(
-                        row
-                        for row in fragments[number]
-                        if tuple(row[name] for name in merge_keys) not in doomed
+                doomed = _keys(keys, merge_keys)
+                for number in touched & fragments.keys():
+                    kept = (
+                        row for row in fragments[number] if not _keys([row], merge_keys) & doomed
                     )
-                    for number in touched & fragments.keys()
-                }
+                    fragments[number] = tuple(kept)
                 self._add(fragments, added)
             case Configure(updates):
                 config = {k: v for k, v in (config | dict(updates)).items() if v is not None}
@@ -236,10 +230,8 @@ class InMemoryDataset:
             case Restore(version):
                 old = self._versions[version]
                 config, fragments = dict(old.config), dict(old.fragments)
-            case Barrier():
-                pass
         made = Version(config, fragments, change, touched, dict(properties))
-        return max(self._head, read_version) + 1, made
+        return max(self.version, read_version) + 1, made
 
     def _add(self, fragments: dict[int, Fragment], added: Sequence[Fragment]) -> None:
         for fragment in added:
@@ -255,33 +247,20 @@ class InMemoryDatasetPort:
         found = dataset.at(version)
         if found is None:
             raise DatasetNotFoundError(f"version {version} of {dataset.uri} was cleaned up")
-        self._dataset, self._version, self._found = dataset, version, found
-        self._layout = dataset.layout
-
-    @property
-    def uri(self) -> str:
-        """Return the dataset's URI."""
-        return self._dataset.uri
-
-    @property
-    def version(self) -> int:
-        """Return the version at which the handle stands."""
-        return self._version
+        self._dataset, self._found = dataset, found
+        self.uri = dataset.uri
+        """The dataset's URI."""
+        self.version = version
+        """The version at which the handle stands."""
+        self.config = found.config
+        """The manifest config at that version."""
+        self.layout: object = dataset.layout
+        """The schema's number; :meth:`InMemoryDataset.alter` raises it."""
 
     @property
     def is_local(self) -> bool:
         """Return whether a read of the store is declared to cost nothing."""
         return self._dataset.is_local
-
-    @property
-    def config(self) -> Mapping[str, str]:
-        """Return the manifest config at that version."""
-        return self._found.config
-
-    @property
-    def layout(self) -> object:
-        """Return the schema's number; :meth:`InMemoryDataset.alter` raises it."""
-        return self._layout
 
     def latest(self) -> InMemoryDatasetPort:
         """Return a handle at the newest version."""
@@ -322,7 +301,7 @@ class InMemoryDatasetPort:
     def is_intact(self) -> bool:
         """Return whether the oldest data file that this version references is in the store."""
         oldest = sorted(self._found.fragments)[:1]
-        there = self._dataset.at(self._version) is not None
+        there = self._dataset.at(self.version) is not None
         return self._dataset.has_files(oldest) if oldest else there
 
     def newest_intact(self) -> int | None:
@@ -334,14 +313,36 @@ class InMemoryDatasetPort:
         self, change: Change, properties: Mapping[str, str] | None = None
     ) -> InMemoryDatasetPort:
         """Commit one change on top of this version; see ``DatasetPort.commit``."""
-        landed = self._dataset.commit(self._version, change, properties or {}, self._found)
+        landed = self._dataset.commit(self.version, change, properties or {}, self._found)
         return self._dataset.open(landed)
 
 
-def _name(change: object) -> str:
-    return type(change).__name__
+def _keys(rows: Iterable[Row], merge_keys: Sequence[str]) -> set[tuple[Any, ...]]:
+    return {tuple(row[name] for name in merge_keys) for row in rows}
 
 
-def _rows(fragments: Mapping[int, Fragment]) -> Iterator[Row]:
-    for number in sorted(fragments):
-        yield from fragments[number]
+def _touched_by(change: Committed, base: Version) -> frozenset[int]:
+    """Return the fragments that a change reads or replaces."""
+    match change:
+        case Rewrite() | Overwrite() | Restore():
+            return frozenset(base.fragments)
+        case Upsert(_, keys, merge_keys):
+            doomed, held = _keys(keys, merge_keys), base.fragments
+            return frozenset(each for each in held if _keys(held[each], merge_keys) & doomed)
+    return frozenset()
+
+
+def _conflicts(landed: Version, ours: Committed, touched: frozenset[int]) -> bool:
+    """Return whether ``ours``, made on an older version, must fail because of what landed since."""
+    match landed.change, ours:
+        case _, Overwrite():
+            return True
+        case Configure(theirs), Configure(mine):
+            return bool(theirs.keys() & mine.keys())
+        case (Barrier(), Append() | Upsert() | Barrier()) | (Append() | Upsert(), Barrier()):
+            return True
+        case (Overwrite() | Restore(), Append() | Upsert() | Rewrite() | Barrier()):
+            return True
+        case (Upsert() | Rewrite(), Upsert() | Rewrite()):
+            return bool(landed.touched & touched)
+    return False

@@ -12,10 +12,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import NO_EPOCH, Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.spark.sink import LanceSink
 from benchmarks.contestants.lance_table import lance_facts, lance_uri, opened
@@ -45,7 +45,7 @@ class LanceStream(Table):
             planned=planned,
             committed=max(NO_EPOCH, planned - 1),
         )
-        self.committer = Committer(port, query_id, checkpoint)
+        self.committer = DriverSession(port, query_id, checkpoint)
         self.committer.prepare()
         self.committer.identify(driver)
 
@@ -56,7 +56,8 @@ class LanceStream(Table):
         return port
 
     def commit(self, epoch_id: int, rows: pa.Table) -> None:
-        if self.committer.decide(epoch_id) is not Decision.FULL_COMMIT:
+        plan = self.committer.begin(epoch_id)
+        if plan.decision is not Decision.FULL_COMMIT:
             return
         started_at = utc_now()
         epoch = Epoch(
@@ -67,7 +68,7 @@ class LanceStream(Table):
             bytes=rows.nbytes,
             started_at=started_at,
         )
-        self.committer.commit(epoch)
+        plan.commit(epoch)
 
     def count_rows(self) -> int:
         return self.port.dataset.count_rows()

@@ -50,7 +50,7 @@ def test_holds_the_middle_and_only_that(zipped: Path) -> None:
     ]
     own = ["airflow_provider_lance/__init__.py", "airflow_provider_lance/exceptions.py"]
     assert names == sorted(wanted + own)
-    assert "airflow_provider_lance/protocol/committer.py" in names
+    assert "airflow_provider_lance/protocol/session.py" in names
     assert "airflow_provider_lance/spark/job.py" in names
 
 
@@ -83,7 +83,7 @@ for name in zipfile.ZipFile({str(zipped)!r}).namelist():
     if ".spark" not in module:
         found = importlib.import_module(module)
         assert found.__file__.startswith({str(zipped)!r}), found.__file__
-assert "airflow_provider_lance.protocol.committer" in sys.modules
+assert "airflow_provider_lance.protocol.session" in sys.modules
 print(*sorted({{"airflow", "lance", "pyarrow", "pyspark"}} & set(sys.modules)))
 """
     ran = subprocess.run(

@@ -9,10 +9,8 @@ from typing import Any
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from airflow_provider_lance.protocol.answers import OnHistoryGap
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint, read_offsets
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.committer import Committer
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, OnHistoryGap
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import (
@@ -23,6 +21,7 @@ from airflow_provider_lance.protocol.model import (
     OutputMode,
     utc_now,
 )
+from airflow_provider_lance.protocol.session import DriverSession
 from tests.chaos.input import newest
 from tests.chaos.plan import Mode, without
 from tests.chaos.scene import QUERY, Scene
@@ -50,15 +49,18 @@ def take_over(scene: Scene) -> bool:
         on_history_gap=OnHistoryGap.parse(scene.answer),
         **without(scene.control),
     )
-    committer = Committer(scene.place.open(), QUERY, seen, policy, look=look)
+    committer = DriverSession(scene.place.open(), QUERY, seen, policy, look=look)
     committer.prepare()
     committer.identify(Driver(f"rival-{len(scene.lives)}", seen.id or "", place, pid=os.getpid()))
     epoch_id = NO_EPOCH if seen.in_flight is None else seen.in_flight
     committer.claim(epoch_id)
-    if epoch_id == NO_EPOCH or committer.decide(epoch_id) is not Decision.FULL_COMMIT:
+    if epoch_id == NO_EPOCH:
+        return False
+    plan = committer.begin(epoch_id)
+    if plan.decision is not Decision.FULL_COMMIT:
         return False
     ends = EndOffsets.of(read_offsets(files, epoch_id) or ())
-    committer.commit(replace(_epoch(scene, epoch_id, committer.port), ends=ends))
+    plan.commit(replace(_epoch(scene, epoch_id, plan.port), ends=ends))
     return True
 
 

@@ -35,7 +35,7 @@ from airflow_provider_lance.protocol.codec import (
     key,
     require_query_id,
 )
-from airflow_provider_lance.protocol.errors import OnHistoryGap
+from airflow_provider_lance.protocol.commit_policy import OnHistoryGap
 from airflow_provider_lance.spec.job import JobSpec, SinkOptions
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
 from airflow_provider_lance.supervision.heartbeat import Heartbeat

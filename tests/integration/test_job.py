@@ -13,10 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_lance.exceptions import DatasetNotFoundError
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.spark.job import main, run
@@ -152,10 +152,10 @@ def test_a_checkpoint_that_cannot_be_reached_is_named_too(
 def test_a_query_that_still_runs_is_ended_before_it_is_released(
     spark: SparkSession, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(self: Committer, *, poll: bool = False) -> bool:
+    def broken(self: DriverSession, *, poll: bool = False) -> bool:
         raise RuntimeError("not one of ours")
 
-    monkeypatch.setattr(Committer, "stop_requested", broken)
+    monkeypatch.setattr(DriverSession, "stop_requested", broken)
     job = JobSpec.parse(spec(stream, trigger="1 second"))
     summary = run(spark, job)
     assert (summary.reason, summary.error) == (EndReason.FAILED, "RuntimeError")

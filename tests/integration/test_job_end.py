@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from airflow_provider_lance.exceptions import DatasetNotFoundError
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query, encode_stop
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, OwnerState, QueryState, StopNote
 from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.spark import driver_loop as supervision
@@ -91,14 +91,14 @@ def polls(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(supervision, "_POLL_SECONDS", 0.0)
     monkeypatch.setattr(heartbeats, "_QUIET_SECONDS", 0.0)
     seen: list[bool] = []
-    asks = Committer.stop_requested
+    asks = DriverSession.stop_requested
 
-    def counted(self: Committer, *, poll: bool = False) -> StopNote | None:
+    def counted(self: DriverSession, *, poll: bool = False) -> StopNote | None:
         answer = asks(self, poll=poll)
         seen.append(poll)
         return answer
 
-    monkeypatch.setattr(Committer, "stop_requested", counted)
+    monkeypatch.setattr(DriverSession, "stop_requested", counted)
     return seen
 
 
@@ -159,9 +159,9 @@ def test_an_idle_driver_is_not_busy_and_ends_when_a_newer_owner_holds_the_query(
     assert state_of(stream).owner == newer.owner
 
 
-def take_over(stream: Stream) -> Committer:
+def take_over(stream: Stream) -> DriverSession:
     checkpoint = read_checkpoint(stream.checkpoint, open_files(stream.checkpoint))
-    newer = Committer(open_dataset(stream.uri), "q", checkpoint)
+    newer = DriverSession(open_dataset(stream.uri), "q", checkpoint)
     newer.prepare()
     newer.identify(Driver("newer", str(checkpoint.id), stream.checkpoint, host="node-7"))
     newer.claim(2)

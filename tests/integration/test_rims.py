@@ -103,10 +103,10 @@ def test_a_restored_dataset_is_refused_and_bringing_it_back_gives_every_row_once
     restored: Stream,
 ) -> None:
     said = str(refused(restored))
-    assert f"version 10 of {restored.uri} brought version {BACK} back" in said
+    assert f"version 10 of {restored.uri} restored version {BACK}" in said
     assert "epochs 3 to 5" in said
     assert "(30 rows)" in said
-    command = re.search(r"to bring them back: (python -c .*?); or, to go on", said)
+    command = re.search(r"to bring them back: (python -c .*?); or, to continue", said)
     assert command, said
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path}

@@ -21,9 +21,9 @@ from airflow_provider_lance.drivers.rotating_log import Redactor, RotatingLog, p
 from airflow_provider_lance.exceptions import DatasetNotFoundError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import Driver, StopNote
+from airflow_provider_lance.protocol.session import DriverSession
 from tests.support.launches import Launches, end_of, keeper_said, output
 from tests.support.processes import REPOSITORY, wait_for
 
@@ -40,10 +40,10 @@ def launches(tmp_path: Path) -> Iterator[Launches]:
     made.end()
 
 
-def own(uri: str, launch_id: str = "launch") -> Committer:
+def own(uri: str, launch_id: str = "launch") -> DriverSession:
     """Make the dataset's query belong to a launch, as its driver would."""
     checkpoint = Checkpoint("/checkpoint", "checkpoint-id")
-    committer = Committer(open_dataset(uri), "flights", checkpoint)
+    committer = DriverSession(open_dataset(uri), "flights", checkpoint)
     committer.prepare()
     committer.identify(Driver("run", "checkpoint-id", "/checkpoint", launch_id=launch_id))
     committer.claim(0)

@@ -21,8 +21,8 @@ from airflow.sdk.module_loading import import_string
 
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.operators.stop import LanceStreamStopOperator
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
@@ -81,7 +81,7 @@ def deferred(task: LanceStreamStopOperator) -> dict[str, Any]:
 both = pytest.mark.parametrize("run", [run, deferred])
 
 
-def obey(committer: Committer) -> threading.Thread:
+def obey(committer: DriverSession) -> threading.Thread:
     """Play an idle driver that sees the request and releases."""
 
     def poll() -> None:

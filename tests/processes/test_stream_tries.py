@@ -32,10 +32,10 @@ from airflow_provider_lance.operators import driver as driver_module
 from airflow_provider_lance.operators.stream import LanceStreamOperator
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, StopNote, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
@@ -155,7 +155,7 @@ def test_a_driver_is_noted_before_it_is_started(
 def own(tmp_path: Path, dataset: str, launched_by: str, launch_id: str) -> None:
     """Write the owner record that a launch's driver would have written."""
     checkpoint = Checkpoint(str(tmp_path / "checkpoint"), "checkpoint-id")
-    committer = Committer(open_dataset(dataset), "flights", checkpoint)
+    committer = DriverSession(open_dataset(dataset), "flights", checkpoint)
     committer.prepare()
     committer.identify(
         Driver(

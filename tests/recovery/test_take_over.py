@@ -68,5 +68,5 @@ def owner_of(stream: Stream) -> tuple[int, OwnerState]:
 
 
 def updates(sink: LanceSink) -> int:
-    assert sink.committer is not None
-    return sink.committer.manifest_updates
+    assert sink.session is not None
+    return sink.session.manifest_updates

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_lance.exceptions import DatasetRestoredError
-from airflow_provider_lance.protocol.answers import OnRestore
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, OnRestore
 from airflow_provider_lance.protocol.decision import Decision
 from tests.support.drivers import QUICK
 from tests.support.repairing import CheckpointDriver, Scene, lance_scene

@@ -20,11 +20,11 @@ from lance.fragment import write_fragments
 from airflow_provider_lance.cli.main import main
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import key
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.supervision.driver_reports import (
     new_launch_id,
     report_location,
@@ -91,7 +91,7 @@ class Stream:
         if not Path(self.uri).exists():
             lance.write_dataset(rows(0, 0), self.uri)
         seen = read_checkpoint(str(self.checkpoint), open_files(str(self.checkpoint)))
-        self.committer = Committer(open_dataset(self.uri), name, seen, launch_id=self.launch_id)
+        self.committer = DriverSession(open_dataset(self.uri), name, seen, launch_id=self.launch_id)
         self.committer.prepare()
         self.committer.identify(
             Driver(
@@ -113,7 +113,9 @@ class Stream:
             epoch_id, self.next = self.next, self.next + 1
             self.plan(epoch_id)
             fragments = write_fragments(rows(epoch_id * 10, 10), self.uri)
-            self.committer.commit(Epoch(epoch_id, OutputMode.APPEND, fragments, 10, 160, utc_now()))
+            self.committer.begin(epoch_id).commit(
+                Epoch(epoch_id, OutputMode.APPEND, fragments, 10, 160, utc_now())
+            )
             if log:
                 (self.checkpoint / "commits" / str(epoch_id)).write_text("v1\n{}")
         self.beat()

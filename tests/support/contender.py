@@ -15,10 +15,10 @@ from pathlib import Path
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from tests.support.drivers import epoch_rows, lance_world
 
 QUERY, CHECKPOINT_ID = "contested", "shared-checkpoint"
@@ -35,18 +35,19 @@ def main(folder: str, epochs: str, barrier: str, seed: str) -> int:
 
     claims = fenced = 0
     while (seen := look()).committed < int(epochs) - 1:
-        committer = Committer(world.open(), QUERY, seen, policy, look=look)
+        committer = DriverSession(world.open(), QUERY, seen, policy, look=look)
         try:
             committer.prepare()
             committer.identify(Driver(f"run-{seed}", CHECKPOINT_ID, "/checkpoint", pid=os.getpid()))
             first = seen.in_flight if seen.in_flight is not None else seen.committed + 1
             for epoch_id in range(first, min(first + dice.randint(1, 6), int(epochs))):
                 Path(folder, "checkpoint/offsets", str(epoch_id)).write_text("v1\n{}\n-")
-                if committer.decide(epoch_id) is Decision.FULL_COMMIT:
+                plan = committer.begin(epoch_id)
+                if plan.decision is Decision.FULL_COMMIT:
                     rows = epoch_rows(epoch_id)
-                    fragments = world.fragments(committer.port, rows)
+                    fragments = world.fragments(plan.port, rows)
                     time.sleep(dice.random() * 0.02)
-                    committer.commit(
+                    plan.commit(
                         Epoch(epoch_id, OutputMode.APPEND, fragments, len(rows), 0, utc_now())
                     )
                 Path(folder, "checkpoint/commits", str(epoch_id)).write_text("v1\n{}")

@@ -11,11 +11,11 @@ import pyarrow as pa
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.failpoints import CommitResult, Failpoint
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.testing.dataset import InMemoryDataset
 
 QUERY = "orders"
@@ -106,7 +106,7 @@ class SparkLike:
     ) -> None:
         self.world, self.log, self.mode, self.query_id = world, log, mode, query_id
         self._id = checkpoint_id
-        self.committer = Committer(
+        self.committer = DriverSession(
             world.open(),
             query_id,
             self.look(),
@@ -137,7 +137,7 @@ class SparkLike:
         self.log["planned"] = max(epoch_id, self.log.get("planned", -1))
         rows = list(epoch_rows(epoch_id) if rows is None else rows)
         port = self.committer.port
-        result = self.committer.commit(
+        result = self.committer.begin(epoch_id).commit(
             Epoch(
                 epoch_id=epoch_id,
                 mode=self.mode,

@@ -25,11 +25,11 @@ from airflow_provider_lance.maintenance.options import MaintenanceOptions
 from airflow_provider_lance.maintenance.run import Report, maintain
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from tests.support.drivers import QUERY, QUICK, SCHEMA, SparkLike, epoch_rows, lance_world
 
 PER_FRAGMENT = 10
@@ -158,19 +158,20 @@ def drive(folder: str, mode: OutputMode, dice: random.Random) -> None:
         return read_checkpoint(str(place), reader)
 
     seen = look()
-    committer = Committer(world.open(), str(mode), seen, CommitPolicy(), look=look)
+    committer = DriverSession(world.open(), str(mode), seen, CommitPolicy(), look=look)
     committer.prepare()
     committer.identify(Driver(f"run-{os.getpid()}", f"id-{mode}", str(place), pid=os.getpid()))
     epoch_id = seen.in_flight if seen.in_flight is not None else seen.committed + 1
     upsert = mode is OutputMode.UPDATE
     while seen.in_flight == epoch_id or not Path(folder, "stop").exists():
         (place / "offsets" / str(epoch_id)).write_text("v1\n{}\n-")
-        if committer.decide(epoch_id) is Decision.FULL_COMMIT:
+        plan = committer.begin(epoch_id)
+        if plan.decision is Decision.FULL_COMMIT:
             new = rows_beside(epoch_id, mode)
-            written = world.fragments(committer.port, new)
+            written = world.fragments(plan.port, new)
             time.sleep(dice.random() * 0.02)
             keys, names = (world.keys(new), ("id",)) if upsert else (None, ())
-            committer.commit(
+            plan.commit(
                 Epoch(epoch_id, mode, written, len(new), 0, utc_now(), keys, merge_keys=names)
             )
         time.sleep(dice.random() * 0.02)

@@ -205,7 +205,7 @@ class Live(Supervised):
     def commit(self, epoch_id: int) -> None:
         fragments = lance.fragment.write_fragments(ROWS, self.uri)
         epoch = Epoch(epoch_id, OutputMode.APPEND, fragments, len(ROWS), 0, utc_now())
-        self.committer.commit(epoch)
+        self.committer.begin(epoch_id).commit(epoch)
         self.done(epoch_id)
 
 

@@ -13,10 +13,10 @@ from airflow_provider_lance.diagnostics.findings import Code, Severity
 from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
@@ -42,7 +42,7 @@ class Stream:
         (self.checkpoint / "commits").mkdir(exist_ok=True)
         (self.checkpoint / "metadata").write_text('{"id": "cp"}')
         known = Checkpoint(str(self.checkpoint), "cp")
-        self.committer = Committer(
+        self.committer = DriverSession(
             self.world.open(), query_id, known, CommitPolicy(backoff=QUICK), look=lambda: known
         )
         self.committer.prepare()
@@ -55,7 +55,7 @@ class Stream:
         rows = [{"id": n, "epoch": epoch_id} for n in range(count)]
         written = self.world.fragments(self.committer.port, rows)
         epoch = Epoch(epoch_id, OutputMode.APPEND, written, count, 0, utc_now())
-        self.committer.commit(epoch)
+        self.committer.begin(epoch_id).commit(epoch)
         (self.checkpoint / "commits" / str(epoch_id)).write_text("v1\n{}")
         return self.committer.port.version
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.failpoints import CommitResult, Failpoint
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import (
@@ -22,6 +21,7 @@ from airflow_provider_lance.protocol.model import (
     QueryState,
     utc_now,
 )
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.supervision.driver_reports import report_location, write_heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
@@ -117,7 +117,7 @@ class CheckpointDriver:
     ) -> None:
         self.scene, self.location = scene, checkpoint or scene.checkpoint
         self.folder = Path(self.location)
-        self.committer = Committer(
+        self.committer = DriverSession(
             scene.world.open(),
             scene.query_id,
             scene.look(self.location),
@@ -158,7 +158,7 @@ class CheckpointDriver:
 
     def land(self, epoch: Epoch) -> CommitResult:
         """Commit a planned epoch, and do not log it."""
-        return self.committer.commit(epoch)
+        return self.committer.begin(epoch.epoch_id).commit(epoch)
 
     def log(self, epoch: Epoch) -> None:
         """Log an epoch as done."""

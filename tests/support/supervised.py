@@ -18,7 +18,6 @@ from airflow_provider_lance.exceptions import StorageUnavailableError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.files import Files, open_files
 from airflow_provider_lance.protocol.model import (
@@ -29,6 +28,7 @@ from airflow_provider_lance.protocol.model import (
     StopNote,
     utc_now,
 )
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
@@ -167,10 +167,10 @@ class Supervised:
 
     def owner(
         self, process: ProcessIdentity = ELSEWHERE, launch_id: str = "", launched_by: str = ME
-    ) -> Committer:
+    ) -> DriverSession:
         """Let a driver own the query, as its first commit does; return what it commits with."""
         checkpoint = Checkpoint(self.checkpoint, "checkpoint-id", planned=99)
-        made = Committer(open_dataset(self.uri), QUERY, checkpoint)
+        made = DriverSession(open_dataset(self.uri), QUERY, checkpoint)
         epoch_id = made.prepare().epoch + 1
         made.identify(
             Driver(

@@ -15,10 +15,10 @@ import pyarrow as pa
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, Owner, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.supervision.driver_reports import report_location, write_heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
@@ -70,7 +70,7 @@ class Wreck:
         self._log(place, "metadata", json.dumps({"id": f"id-of-{place.name}"}))
         process = process or dead_process()
         seen = read_checkpoint(str(place), open_files(str(place)))
-        committer = Committer(
+        committer = DriverSession(
             open_dataset(self.uri), self.query_id, seen, CommitPolicy(watermark_every=1_000)
         )
         committer.prepare()
@@ -90,7 +90,9 @@ class Wreck:
             self._log(place, f"offsets/{epoch}", 'v1\n{"batchTimestampMs":1764000000000}\n{}')
             ids = range(epoch * ROWS, epoch * ROWS + ROWS)
             fragments = lance.fragment.write_fragments(pa.table({"id": ids}), self.uri)
-            committer.commit(Epoch(epoch, OutputMode.APPEND, fragments, ROWS, 0, utc_now()))
+            committer.begin(epoch).commit(
+                Epoch(epoch, OutputMode.APPEND, fragments, ROWS, 0, utc_now())
+            )
             if epoch < first + epochs - unlogged:
                 self._log(place, f"commits/{epoch}", "v1\n{}")
         if released:

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from tests.support.airflow import REPOSITORY, Airflow, settings
 from tests.support.processes import finish, python
@@ -111,16 +111,18 @@ def unpause(airflow: Airflow, dag_id: str) -> None:
     airflow.call("PATCH", f"/dags/{dag_id}", {"is_paused": False})
 
 
-def commit_epoch(uri: str, committer: Committer | None, epoch_id: int) -> Committer:
+def commit_epoch(uri: str, committer: DriverSession | None, epoch_id: int) -> DriverSession:
     """Commit an epoch of three rows as a driver of query `flights` would."""
     rows = pa.table({"flight_id": [3 * epoch_id, 3 * epoch_id + 1, 3 * epoch_id + 2]})
     if committer is None:
         lance.write_dataset(rows.slice(0, 0), uri)
-        committer = Committer(open_dataset(uri), "flights", Checkpoint("/checkpoint", "id"))
+        committer = DriverSession(open_dataset(uri), "flights", Checkpoint("/checkpoint", "id"))
         committer.prepare()
         committer.identify(Driver("run", checkpoint_id="id", checkpoint_location="/checkpoint"))
     fragments = lance.fragment.write_fragments(rows, uri)
-    committer.commit(Epoch(epoch_id, OutputMode.APPEND, fragments, len(rows), 0, utc_now()))
+    committer.begin(epoch_id).commit(
+        Epoch(epoch_id, OutputMode.APPEND, fragments, len(rows), 0, utc_now())
+    )
     return committer
 
 

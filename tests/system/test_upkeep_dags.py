@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from tests.support.airflow import Airflow
 from tests.support.wreck import ELSEWHERE, Wreck, whole
 
@@ -70,14 +70,16 @@ class Feeder:
         self._thread.join(60)
 
     def _feed(self) -> None:
-        committer = Committer(open_dataset(self.uri), "orders", Checkpoint("/checkpoint", "id"))
+        committer = DriverSession(open_dataset(self.uri), "orders", Checkpoint("/checkpoint", "id"))
         committer.prepare()
         committer.identify(Driver("run", checkpoint_id="id", checkpoint_location="/checkpoint"))
         while not self._over.wait(0.2):
             first = 1_000_000 + 3 * self.epochs
             rows = pa.table({"id": range(first, first + 3)})
             fragments = lance.fragment.write_fragments(rows, self.uri)
-            committer.commit(Epoch(self.epochs, OutputMode.APPEND, fragments, 3, 0, utc_now()))
+            committer.begin(self.epochs).commit(
+                Epoch(self.epochs, OutputMode.APPEND, fragments, 3, 0, utc_now())
+            )
             self.epochs += 1
         committer.release()
 

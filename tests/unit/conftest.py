@@ -21,9 +21,9 @@ from airflow.sdk.configuration import clear_secrets_backends_cache
 
 from airflow_provider_lance.operators.supervision import Supervision
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from tests.support.isolation import isolated
 from tests.support.turns import OtherRuns
 
@@ -98,7 +98,7 @@ class Stream:
     def __init__(self, uri: str, query_id: str = "flights", launched_by: str = "") -> None:
         self.uri = uri
         checkpoint = Checkpoint("/checkpoint", "checkpoint-id")
-        self._committer = Committer(open_dataset(uri), query_id, checkpoint)
+        self._committer = DriverSession(open_dataset(uri), query_id, checkpoint)
         self._committer.prepare()
         self._committer.identify(
             Driver(
@@ -111,7 +111,7 @@ class Stream:
 
     def commit(self, epoch_id: int) -> None:
         fragments = lance.fragment.write_fragments(ROWS, self.uri)
-        self._committer.commit(
+        self._committer.begin(epoch_id).commit(
             Epoch(epoch_id, OutputMode.APPEND, fragments, len(ROWS), 0, utc_now())
         )
 

@@ -13,8 +13,7 @@ from airflow_provider_lance.exceptions import (
     FencedError,
     HistoryGapError,
 )
-from airflow_provider_lance.protocol.answers import OnRestore
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy, Moment
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, Moment, OnRestore
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.protocol.port import Append, Configure
@@ -79,7 +78,7 @@ def test_a_start_on_a_restored_dataset_names_the_epochs_and_both_ways_out(scene:
     with pytest.raises(DatasetRestoredError) as caught:
         scene.driver()
     said = str(caught.value)
-    assert f"version {newest + 1} of memory://dataset brought version 5 back" in said
+    assert f"version {newest + 1} of memory://dataset restored version 5" in said
     assert "epochs 3 to 5 of query 'orders' (9 rows)" in said
     assert f"version={newest}).restore()" in said
     assert "onRestore=accept:3-5" in said

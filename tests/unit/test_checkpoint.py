@@ -223,13 +223,13 @@ def test_offsets_that_are_not_there_are_none(folder: SparkFolder) -> None:
         (b"v3\n{}\n{}", "its first line is 'v3'"),
         (b"v1", "ends before the offset of the first source"),
         (f"v1\n{META}".encode(), "ends before the offset of the first source"),
-        (f"v1\n{META[:30]}\n{{}}".encode(), "its second line is no JSON"),
+        (f"v1\n{META[:30]}\n{{}}".encode(), "its second line is not JSON"),
         (f"v1\n{META}\n".encode(), "ends before the offset of the first source"),
-        (f'v1\n{META}\n{{"logOff'.encode(), "the offset of source '0' is no JSON"),
+        (f'v1\n{META}\n{{"logOff'.encode(), "the offset of source '0' is not JSON"),
         (f"v2\n{META}\nna".encode(), "the line 'na' has no source's name"),
-        (f'v2\n{META}\na:{{"log'.encode(), "the offset of source 'a' is no JSON"),
+        (f'v2\n{META}\na:{{"log'.encode(), "the offset of source 'a' is not JSON"),
         (b'v1\n{}\n{"a":"\xff"}', "utf-8"),
-        (b"v1\n" + b"[" * 100_000 + b"\n-", "its second line is no JSON"),
+        (b"v1\n" + b"[" * 100_000 + b"\n-", "its second line is not JSON"),
     ],
 )
 def test_half_written_offsets_are_named(folder: SparkFolder, content: bytes, said: str) -> None:

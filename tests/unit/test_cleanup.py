@@ -28,9 +28,8 @@ from airflow_provider_lance.maintenance.cleanup import (
     fold_all,
 )
 from airflow_provider_lance.maintenance.options import KEEP_SECONDS
-from airflow_provider_lance.protocol.answers import OnRestore
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, OnRestore
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import Append, Change, Configure

@@ -21,9 +21,8 @@ from airflow_provider_lance.exceptions import (
     SchemaMismatchError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.protocol.answers import OnHistoryGap
 from airflow_provider_lance.protocol.codec import decode_query, key
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, OnHistoryGap
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import OutputMode
@@ -335,7 +334,7 @@ def test_a_gap_over_epochs_that_the_config_has_as_done_is_no_gap(dataset: InMemo
     log: dict[str, int] = {}
     driver = SparkLike(twin_world(dataset), log)
     driver.step()
-    driver.committer.leave_trace(1)
+    driver.committer.begin(1).finish()
     log["planned"] = log["committed"] = 1  # an epoch without rows
     assert driver.committer.release()
     dataset.open().commit(Configure({"user.key": "1"}))
@@ -576,7 +575,7 @@ def test_an_empty_first_epoch_leaves_a_trace_and_later_ones_nothing(
     dataset: InMemoryDataset,
 ) -> None:
     driver = SparkLike(twin_world(dataset), {})
-    driver.committer.leave_trace(0)
+    driver.committer.begin(0).finish()
     assert dataset.version == 2
-    driver.committer.leave_trace(1)
+    driver.committer.begin(1).finish()
     assert dataset.version == 2

@@ -30,9 +30,9 @@ from airflow.triggers.base import BaseEventTrigger
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.triggers import event as module
 from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition, Mark
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
@@ -83,9 +83,9 @@ def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
     return made
 
 
-def claim(uri: str, checkpoint: Checkpoint, policy: CommitPolicy | None = None) -> Committer:
+def claim(uri: str, checkpoint: Checkpoint, policy: CommitPolicy | None = None) -> DriverSession:
     """Prepare another driver of the query, as a restart with this checkpoint does."""
-    committer = Committer(open_dataset(uri), "flights", checkpoint, policy)
+    committer = DriverSession(open_dataset(uri), "flights", checkpoint, policy)
     committer.prepare()
     committer.identify(
         Driver(
@@ -95,9 +95,11 @@ def claim(uri: str, checkpoint: Checkpoint, policy: CommitPolicy | None = None) 
     return committer
 
 
-def commit(committer: Committer, uri: str, epoch_id: int) -> None:
+def commit(committer: DriverSession, uri: str, epoch_id: int) -> None:
     fragments = lance.fragment.write_fragments(ROWS, uri)
-    committer.commit(Epoch(epoch_id, OutputMode.APPEND, fragments, len(ROWS), 0, utc_now()))
+    committer.begin(epoch_id).commit(
+        Epoch(epoch_id, OutputMode.APPEND, fragments, len(ROWS), 0, utc_now())
+    )
 
 
 class Watcher:

@@ -10,8 +10,8 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     TerminalError,
 )
-from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.commit_policy import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.errors import refuse
 from airflow_provider_lance.protocol.model import (
@@ -123,7 +123,7 @@ def test_the_decisions_that_go_on_are_these_three() -> None:
 
 
 def test_fenced_by_an_owner_record_that_is_gone_says_so() -> None:
-    assert "nobody: its owner record is gone" in str(refusal(Decision.FENCED, owner=None))
+    assert "its owner record is gone" in str(refusal(Decision.FENCED, owner=None))
 
 
 def test_a_deleted_checkpoint_is_called_none_yet() -> None:

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_lance.exceptions import HistoryGapError
-from airflow_provider_lance.protocol.answers import OnHistoryGap
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, OnHistoryGap
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.testing.dataset import InMemoryDataset

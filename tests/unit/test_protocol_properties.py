@@ -30,9 +30,8 @@ from airflow_provider_lance.exceptions import (
     HistoryGapError,
     LanceStreamError,
 )
-from airflow_provider_lance.protocol.answers import OnHistoryGap
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy, Moment, now
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, Moment, OnHistoryGap, now
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import OutputMode, StopNote

@@ -23,9 +23,13 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
     TerminalError,
 )
-from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.codec import key
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy, Moment
+from airflow_provider_lance.protocol.commit_policy import (
+    CommitPolicy,
+    Moment,
+    OnHistoryGap,
+    OnRestore,
+)
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import Append, Configure
 from airflow_provider_lance.testing.dataset import Fault

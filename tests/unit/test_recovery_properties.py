@@ -22,10 +22,12 @@ from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, S
 from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.exceptions import HistoryGapError
 from airflow_provider_lance.protocol.codec import decode_query, key
-from airflow_provider_lance.protocol.committer import Committer
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.protocol.model import OwnerState, utc_now
+from airflow_provider_lance.protocol.epoch_plan import EpochPlan
+from airflow_provider_lance.protocol.failpoints import CommitResult
+from airflow_provider_lance.protocol.model import Epoch, OwnerState, utc_now
 from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import CHECKPOINT_ID, QUERY
@@ -72,18 +74,25 @@ class Checked(Protocol):
         self.beat(self.drivers[-1], None)
 
     def step(self, driver: Driver, *, crash_before_log: bool = False) -> None:
-        real = driver.committer.commit
+        real = driver.committer.begin
         landed: list[Any] = []
 
-        def commit(epoch: Any) -> Any:
-            landed.append(real(epoch))
-            return landed[-1]
+        def begin(epoch_id: int) -> EpochPlan:
+            plan = real(epoch_id)
+            commit = plan.commit
 
-        driver.committer.commit = commit  # type: ignore[method-assign]
+            def kept(epoch: Epoch) -> CommitResult:
+                landed.append(commit(epoch))
+                return landed[-1]
+
+            plan.commit = kept  # type: ignore[method-assign]
+            return plan
+
+        driver.committer.begin = begin  # type: ignore[method-assign]
         try:
             super().step(driver, crash_before_log=crash_before_log)
         finally:
-            driver.committer.commit = real  # type: ignore[method-assign]
+            driver.committer.begin = real  # type: ignore[method-assign]
             if driver in self.drivers:
                 self.beat(driver, landed[0] if landed else None)
 
@@ -162,7 +171,7 @@ class Checked(Protocol):
     def would_refuse(self) -> bool:
         log = Driver.look(self)  # type: ignore[arg-type]
         try:
-            Committer(self.dataset.open(), QUERY, log, look=lambda: log).prepare()
+            DriverSession(self.dataset.open(), QUERY, log, look=lambda: log).prepare()
         except HistoryGapError:
             return True
         return False

@@ -105,7 +105,7 @@ def test_a_dead_owner_is_released_and_the_next_driver_starts_without_a_barrier(
     assert scene.state.folded_version == before.version + 2
 
     successor = CheckpointDriver(scene, "next")
-    assert successor.committer.decide(2) is Decision.SKIP_REPLAY
+    assert successor.committer.begin(2).decision is Decision.SKIP_REPLAY
     assert successor.step().decision is Decision.SKIP_REPLAY
     successor.step()
     assert successor.committer.manifest_updates == 2  # a claim and an epoch: no barrier, no fold

@@ -86,7 +86,7 @@ def test_the_owner_that_the_restore_took_away_commits_nothing(
 ) -> None:
     scene = Scene(tmp_path, mode)
     scene.clock.seconds += slept
-    with pytest.raises(DatasetRestoredError, match="restored an older version"):
+    with pytest.raises(DatasetRestoredError, match="older version was restored"):
         scene.second.step()
     assert scene.unchanged()
     assert not scene.second.committer.release()
@@ -114,7 +114,7 @@ class SparkLikeStale:
 
     def step(self) -> object:
         driver = self._driver
-        driver.committer._view._looked = Moment(-3600.0, -3600.0)
+        driver.committer._chain._looked = Moment(-3600.0, -3600.0)
         return driver.step()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.protocol.answers import OnHistoryGap, OnRestore
+from airflow_provider_lance.protocol.commit_policy import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, SinkOptions, Source
 

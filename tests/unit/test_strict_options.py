@@ -20,9 +20,9 @@ from airflow_provider_lance.maintenance.dataset_metrics import list_versions
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, MaintenanceSpec
 from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.plugins.page.rendering import clock
+from airflow_provider_lance.protocol.commit_policy import OnHistoryGap
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decoding import shown
-from airflow_provider_lance.protocol.errors import OnHistoryGap
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.option_parsers import contains, location
 from airflow_provider_lance.spark.application import read_spec
