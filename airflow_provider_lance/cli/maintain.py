@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_lance.cli.confirmation import Plan
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.output import Exit, Output
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.maintenance.options import MaintenanceOptions

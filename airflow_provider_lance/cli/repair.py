@@ -5,9 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Callable
 
-from airflow_provider_lance.cli.confirmation import Plan, asker
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.output import Exit, Output, Plan, asker
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.commands import command_line

@@ -6,9 +6,7 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from airflow_provider_lance.cli.confirmation import Plan, asker
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.output import Exit, Output, Plan, asker
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.protocol.codec import decode_query, key

@@ -10,11 +10,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import Output, finding_lines
+from airflow_provider_lance.cli.output import Exit, Output, finding_lines, harmless
 from airflow_provider_lance.cli.status import exit_for, look_at, numbers, style_of, tolerance
 from airflow_provider_lance.cli.target import Target, open_target
-from airflow_provider_lance.cli.text import harmless
 from airflow_provider_lance.diagnostics.findings import Severity
 from airflow_provider_lance.diagnostics.status import Status
 from airflow_provider_lance.exceptions import SpecError, TransientError

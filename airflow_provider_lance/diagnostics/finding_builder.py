@@ -9,7 +9,6 @@ from typing import Any
 from airflow_provider_lance.diagnostics.catalogue import Case
 from airflow_provider_lance.diagnostics.evidence import Evidence
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
-from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.commands import command_line
 
 __all__ = ["checkpoint_values", "command", "finding", "start_again"]
@@ -85,9 +84,9 @@ def start_again(launched_by: str) -> str:
     return f"clear task {found['task']} of DAG {found['dag']}, run {found['run']}{mapped}"
 
 
-def checkpoint_values(evidence: Evidence, seen: Checkpoint | None) -> dict[str, Any]:
-    """Return a checkpoint and what the dataset records, in the form that evidence shows."""
-    owner = evidence.state.owner
+def checkpoint_values(evidence: Evidence) -> dict[str, Any]:
+    """Return the checkpoint and what the dataset records, in the form that evidence shows."""
+    owner, seen = evidence.state.owner, evidence.checkpoint
     return {
         "checkpointLocation": evidence.checkpoint_location,
         "recordedLocation": owner.driver.checkpoint_location if owner else None,

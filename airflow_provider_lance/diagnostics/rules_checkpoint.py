@@ -11,7 +11,7 @@ from airflow_provider_lance.diagnostics.finding_builder import checkpoint_values
 from airflow_provider_lance.diagnostics.findings import Finding
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import WAYS_OUT, Corruption
-from airflow_provider_lance.protocol.model import NO_EPOCH, Owner
+from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.proof import changed_ends, lost_epochs
 
 __all__ = ["checkpoint_rules"]
@@ -20,112 +20,82 @@ __all__ = ["checkpoint_rules"]
 def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
     """Yield the findings from comparing dataset and checkpoint; pure."""
     owner, seen = evidence.state.owner, evidence.checkpoint
+    shown, location = checkpoint_values(evidence), ("--checkpoint", evidence.checkpoint_location)
     yield from _lost(evidence)
     if seen is None:
         if owner is not None or not evidence.state.known:
-            yield _unreadable(evidence)
+            case = Case.CHECKPOINT_ELSEWHERE
+            if evidence.broken_checkpoint:
+                case = Case.CHECKPOINT_WITHOUT_ID
+            shown["reason"] = evidence.puzzle
+            line = command(evidence, "check")
+            yield finding(case, shown, line, of=evidence, reason=evidence.puzzle)
     elif owner is None:
         if seen.committed > NO_EPOCH and not evidence.state.known:
             yield _no_trace(evidence, seen)
     elif seen.id is None:
-        yield _missing(evidence, owner, seen)
+        yield finding(
+            Case.CHECKPOINT_MISSING,
+            shown,
+            command(evidence, "check", options=location),
+            of=evidence,
+            recorded=owner.driver.checkpoint_id,
+            left=" (its logs exist, its `metadata` does not)" if seen.planned > NO_EPOCH else "",
+        )
     elif seen.id != owner.driver.checkpoint_id:
-        yield _foreign(evidence, owner, seen)
-    elif jumped := _jump(evidence):
+        yield finding(
+            Case.CHECKPOINT_FOREIGN,
+            shown,
+            command(evidence, "resolve", "checkpoint", options=location),
+            of=evidence,
+            recorded=owner.driver.checkpoint_id,
+            recorded_location=owner.driver.checkpoint_location,
+            found=seen.id,
+        )
+    elif jumped := _jump(evidence, seen):
         yield jumped
     elif evidence.watermark.epoch > seen.planned:
-        yield _older(evidence, seen)
+        line, first = command(evidence, "epochs"), seen.planned + 1
+        case = Case.CHECKPOINT_OLDER
+        yield finding(case, shown, line, of=evidence, planned=seen.planned, first=first)
     if evidence.corruption and evidence.own_checkpoint:
         yield _corrupt(evidence, evidence.corruption)
     yield from _changed(evidence)
-
-
-def _unreadable(evidence: Evidence) -> Finding:
-    broken = evidence.broken_checkpoint
-    return finding(
-        Case.CHECKPOINT_WITHOUT_ID if broken else Case.CHECKPOINT_ELSEWHERE,
-        {**checkpoint_values(evidence, None), "reason": evidence.puzzle},
-        command(evidence, "check"),
-        reason=evidence.puzzle,
-        of=evidence,
-    )
 
 
 def _no_trace(evidence: Evidence, seen: Checkpoint) -> Finding:
     wrote = sorted({each.summary.uri for each in evidence.drivers if each.summary})
     return finding(
         Case.NO_TRACE,
-        {**checkpoint_values(evidence, seen), "driversWroteTo": wrote},
+        {**checkpoint_values(evidence), "driversWroteTo": wrote},
         command(evidence, "check"),
+        of=evidence,
         committed=seen.committed,
         wrote=f" Its drivers wrote to {', '.join(wrote)}." if wrote else "",
-        of=evidence,
     )
 
 
-def _missing(evidence: Evidence, owner: Owner, seen: Checkpoint) -> Finding:
-    left = " (its logs exist, its `metadata` does not)" if seen.planned > NO_EPOCH else ""
-    return finding(
-        Case.CHECKPOINT_MISSING,
-        checkpoint_values(evidence, seen),
-        command(evidence, "check", options=("--checkpoint", evidence.checkpoint_location)),
-        recorded=owner.driver.checkpoint_id,
-        left=left,
-        of=evidence,
-    )
-
-
-def _foreign(evidence: Evidence, owner: Owner, seen: Checkpoint) -> Finding:
-    options = ("--checkpoint", evidence.checkpoint_location)
-    return finding(
-        Case.CHECKPOINT_FOREIGN,
-        checkpoint_values(evidence, seen),
-        command(evidence, "resolve", "checkpoint", options=options),
-        recorded=owner.driver.checkpoint_id,
-        recorded_location=owner.driver.checkpoint_location,
-        found=seen.id,
-        of=evidence,
-    )
-
-
-def _older(evidence: Evidence, seen: Checkpoint) -> Finding:
-    return finding(
-        Case.CHECKPOINT_OLDER,
-        checkpoint_values(evidence, seen),
-        command(evidence, "epochs"),
-        planned=seen.planned,
-        first=seen.planned + 1,
-        of=evidence,
-    )
-
-
-def _jump(evidence: Evidence) -> Finding | None:
+def _jump(evidence: Evidence, seen: Checkpoint) -> Finding | None:
     """Find a config watermark that neither the versions nor Spark's log account for."""
-    seen = evidence.own_checkpoint
     said = next((each for each in evidence.contradictions if not each.said_by), None)
-    if said is None or seen is None or said.epoch <= seen.committed:
+    if said is None or said.epoch <= seen.committed:
         return None  # Spark's log proves epochs that were empty, or whose versions were cleaned up
-    return _contradicted(evidence, Case.WATERMARK_JUMPED, said, seen)
+    return _contradicted(evidence, Case.WATERMARK_JUMPED, said)
 
 
 def _lost(evidence: Evidence) -> Iterator[Finding]:
     """Yield the epochs that a driver committed and the dataset no longer has."""
     if not evidence.intact:
-        shown = checkpoint_values(evidence, evidence.checkpoint)
-        yield finding(Case.DATA_FILES_MISSING, shown, command(evidence, "epochs"), of=evidence)
+        shown, line = checkpoint_values(evidence), command(evidence, "epochs")
+        yield finding(Case.DATA_FILES_MISSING, shown, line, of=evidence)
         return
     generation = evidence.state.generation
     for undone in evidence.undone:
         lost = [each.epoch_id for each in undone.stamps if each.generation == generation]
         if lost:
             stamps = [[each.epoch_id, each.version] for each in undone.stamps]
-            yield _restored(
-                evidence,
-                Case.RESTORED,
-                (undone.version, undone.restored),
-                (lost[0], lost[-1]),
-                {**checkpoint_values(evidence, evidence.checkpoint), "epochs": stamps},
-            )
+            by = (undone.version, undone.restored)
+            yield _restored(evidence, Case.RESTORED, by, (lost[0], lost[-1]), epochs=stamps)
             return
     if gone := _gone_for_good(evidence):
         yield gone
@@ -135,7 +105,7 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
         return  # all epochs are missing, whatever a driver reported
     for said in evidence.contradictions:
         if said.said_by:
-            yield _contradicted(evidence, Case.ROLLED_BACK, said, evidence.checkpoint)
+            yield _contradicted(evidence, Case.ROLLED_BACK, said)
             return
     shown_epochs = [each.epoch_id for each in evidence.history if each.generation == generation]
     newest = max(watermark.epoch, *shown_epochs, NO_EPOCH)
@@ -145,7 +115,7 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
             continue
         if driver.token >= owner.token and heard > newest:
             said = Contradiction(driver.launch_id, heard, evidence.version, newest)
-            yield _contradicted(evidence, Case.ROLLED_BACK, said, evidence.checkpoint)
+            yield _contradicted(evidence, Case.ROLLED_BACK, said)
             return
 
 
@@ -156,8 +126,7 @@ def _gone_for_good(evidence: Evidence) -> Finding | None:
     if lost is None or watermark.undone_by is None:
         return None
     case = Case.RESTORED_AND_CLEANED if watermark.undone_missing else Case.RESTORED
-    shown = {**checkpoint_values(evidence, seen), "lostEpochs": list(lost)}
-    return _restored(evidence, case, watermark.undone_by, lost, shown)
+    return _restored(evidence, case, watermark.undone_by, lost, lostEpochs=list(lost))
 
 
 def _restored(
@@ -165,7 +134,7 @@ def _restored(
     case: Case,
     versions: tuple[int, int],
     lost: tuple[int, int],
-    shown: dict[str, Any],
+    **shown: Any,
 ) -> Finding:
     """Return the finding about a version that restored an older one and removed epochs.
 
@@ -175,7 +144,8 @@ def _restored(
     (by, restored), (first, last) = versions, lost
     return finding(
         case,
-        {**shown, "restoringVersion": by, "restoredVersion": restored},
+        checkpoint_values(evidence)
+        | {"restoringVersion": by, "restoredVersion": restored, **shown},
         command(evidence, "epochs"),
         by=by,
         restored=restored,
@@ -194,9 +164,7 @@ def _heard(driver: DriverSeen) -> int | None:
     return heartbeat.watermark if heartbeat and heartbeat.token is not None else None
 
 
-def _contradicted(
-    evidence: Evidence, case: Case, said: Contradiction, seen: Checkpoint | None
-) -> Finding:
+def _contradicted(evidence: Evidence, case: Case, said: Contradiction) -> Finding:
     """Return the finding about an epoch that was reported as committed, and is refuted."""
     newest = f"epoch {said.found_epoch}" if said.found_epoch > NO_EPOCH else "none at all"
     if said.found_epoch > NO_EPOCH and said.found_version:
@@ -204,7 +172,7 @@ def _contradicted(
     return finding(
         case,
         {
-            **checkpoint_values(evidence, seen),
+            **checkpoint_values(evidence),
             "saidBy": said.said_by or "config",
             "saidEpoch": said.epoch,
             "saidVersion": said.version,
@@ -230,7 +198,7 @@ def _corrupt(evidence: Evidence, found: Corruption) -> Finding:
     return finding(
         case,
         {
-            **checkpoint_values(evidence, evidence.checkpoint),
+            **checkpoint_values(evidence),
             "corrupt": {each.path: each.why for each in found.files},
             "setAside": list(found.set_aside),
         },
@@ -253,7 +221,7 @@ def _changed(evidence: Evidence) -> Iterator[Finding]:
     yield finding(
         Case.ENDS_CHANGED if known else Case.ENDS_CHANGED_BY_DIGEST,
         {
-            **checkpoint_values(evidence, seen),
+            **checkpoint_values(evidence),
             "checkpointEnds": {str(epoch): list(seen.ends[epoch]) for epoch in epochs},
             "committedEnds": {
                 str(epoch): list(changed[epoch].lines or (changed[epoch].digest,))

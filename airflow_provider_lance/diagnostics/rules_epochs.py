@@ -149,20 +149,15 @@ def _against_spark(
         return
     if watermark.missing and not alive:
         return  # the gap's finding covers it
-    yield finding(
-        {
-            True: Case.IN_FLIGHT,
-            False: Case.IN_FLIGHT_WITHOUT_DRIVER,
-            None: Case.IN_FLIGHT_UNSEEN,
-        }[alive],
-        _epochs(evidence, seen),
-        epoch=doubt,
-        since=f" since {seen.planned_at}" if seen.planned_at else "",
-        of=evidence,
-    )
+    case = Case.IN_FLIGHT if alive else Case.IN_FLIGHT_WITHOUT_DRIVER
+    if alive is None:
+        case = Case.IN_FLIGHT_UNSEEN
+    since = f" since {seen.planned_at}" if seen.planned_at else ""
+    yield finding(case, _epochs(evidence), of=evidence, epoch=doubt, since=since)
 
 
-def _epochs(evidence: Evidence, seen: Checkpoint | None) -> dict[str, Any]:
+def _epochs(evidence: Evidence) -> dict[str, Any]:
+    seen = evidence.own_checkpoint
     return {
         "watermark": evidence.watermark.epoch,
         "committedAt": evidence.watermark.committed_at,
@@ -183,7 +178,7 @@ def _stalled(evidence: Evidence, epoch: int | None) -> Finding:
     return finding(
         Case.EPOCH_STALLED if known else Case.DRIVER_STALLED,
         {
-            **_epochs(evidence, seen),
+            **_epochs(evidence),
             "driver": where,
             "health": str(health) if health else None,
             "uiAddress": driver.heartbeat.ui_address if driver and driver.heartbeat else "",
@@ -202,7 +197,7 @@ def _to_skip(evidence: Evidence, seen: Checkpoint, epoch: int) -> Finding:
     stamp = next((each for each in evidence.history if each.epoch_id == epoch), None)
     return finding(
         Case.EPOCH_TO_SKIP,
-        {**_epochs(evidence, seen), "epochVersion": stamp.version if stamp else None},
+        {**_epochs(evidence), "epochVersion": stamp.version if stamp else None},
         epoch=epoch,
         where=f" in version {stamp.version}" if stamp else "",
         committed=seen.committed,

@@ -68,7 +68,7 @@ SENTENCES = {
         drivers=(driver(summary=summary()),),
         health=Health(StreamState.FINISHED, "read all there was, watermark 5"),
     ),
-    "unknown: watermark 5, committed 15 min ago, no driver to be seen from here": seen(
+    "unknown: watermark 5, committed 15 min ago, no driver can be seen from here": seen(
         drivers=(ELSEWHERE,), health=None, watermark=mark(committed_at=at(900))
     ),
     "dead: the driver that owns query q, host:100 (launch L1), is gone; the watermark is 5 and "
