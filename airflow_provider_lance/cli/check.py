@@ -27,7 +27,6 @@ def run(arguments: Namespace, output: Output) -> int:
         target.port,
         queries,
         tolerance=tolerance(arguments),
-        connection_arguments=place.connection_arguments,
         orphans=not arguments.no_orphans,
         **target.look,
     )

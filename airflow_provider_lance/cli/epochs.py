@@ -35,7 +35,13 @@ def run(arguments: Namespace, output: Output) -> int:
         raise SpecError("--last must be 1 or more")
     target = open_target(arguments)
     query = target.query(arguments.query_id)
-    table = read_epochs(target.port, query, last=arguments.last, **target.look)
+    table = read_epochs(
+        target.port,
+        query,
+        last=arguments.last,
+        checkpoint_location=target.place.checkpoint,
+        storage_options=target.place.storage_options,
+    )
     if output.json:
         output.document(table.to_json())
     else:

@@ -7,14 +7,12 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_lance.cli.confirmation import Plan
-from airflow_provider_lance.cli.output import Exit, Output
+from airflow_provider_lance.cli.output import Exit, Output, Plan
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.maintenance.options import MaintenanceOptions
 from airflow_provider_lance.maintenance.report import Report, summary_lines
 from airflow_provider_lance.maintenance.run import maintain
-from airflow_provider_lance.protocol.commands import command_line
 
 __all__ = ["cleanup", "optimize"]
 
@@ -58,11 +56,11 @@ def _run(name: str, steps: Sequence[str], arguments: Namespace, output: Output) 
         if output.json:
             output.document(report.to_json())
         else:
-            _show(report, output)
+            for line in summary_lines(report.to_json()):
+                output.say(line)
         return Exit.HEALTHY
-    words = (name, target.uri, *_typed(arguments), "--yes")
     lines = list(summary_lines(report.to_json()))
-    command = command_line(*words, connection_arguments=target.place.connection_arguments)
+    command = target.command(name, options=_typed(arguments))
     return Plan(lines, command, report.to_json()).refuse(output)
 
 
@@ -97,8 +95,3 @@ def _maintain(target: Target, given: dict[str, Any], output: Output) -> Report:
 
     options = MaintenanceOptions.parse(given)
     return maintain(target.port, options, target.place.storage_options, on_progress=progress)
-
-
-def _show(report: Report, output: Output) -> None:
-    for line in summary_lines(report.to_json()):
-        output.say(line)

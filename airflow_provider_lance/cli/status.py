@@ -44,13 +44,7 @@ def tolerance(arguments: Namespace) -> Tolerance:
 
 def look_at(target: Target, query: str, chosen: Tolerance) -> Status:
     """Return one query's status at the target's version."""
-    return take_status(
-        target.port,
-        query,
-        tolerance=chosen,
-        connection_arguments=target.place.connection_arguments,
-        **target.look,
-    )
+    return take_status(target.port, query, tolerance=chosen, **target.look)
 
 
 def style_of(status: Status) -> str:

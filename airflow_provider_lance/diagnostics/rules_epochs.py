@@ -45,7 +45,7 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
         "planned": seen.planned if seen else None,
         "committed": seen.committed if seen else None,
     }
-    gone = {
+    gone: dict[str, Any] = {
         "missing": watermark.missing,
         "span": f" ({versions[0]} to {versions[-1]})" if versions else "",
     }
