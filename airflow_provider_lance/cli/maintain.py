@@ -46,7 +46,7 @@ def cleanup(arguments: Namespace, output: Output) -> int:
 
 def _run(name: str, steps: Sequence[str], arguments: Namespace, output: Output) -> int:
     if arguments.dry_run and arguments.yes:
-        raise SpecError("--dry-run changes nothing and --yes does it: which of the two?")
+        raise SpecError("--dry-run and --yes exclude each other")
     given = _given(steps, arguments)
     MaintenanceOptions.parse(given)  # before the dataset is opened
     target = open_target(arguments)

@@ -181,7 +181,7 @@ def _options(arguments: Namespace) -> dict[str, str]:
     for name, value in arguments.storage_option or ():
         if (_SECRET.search(name) and name.lower() not in _HARMLESS) or _PASSWORD.search(value):
             raise SpecError(
-                f"storage option {name!r} looks like a secret, and everybody on this machine can "
+                f"storage option {name!r} looks like a secret, and every user of this machine can "
                 "read a command line: put it into a file for --storage-options-file, into the "
                 "environment (AWS_ACCESS_KEY_ID and the like), or into a connection"
             )

@@ -86,7 +86,7 @@ def _follow(looks: _Looks, output: Output) -> int:
     for look in looks:
         if isinstance(look, TransientError):
             if before != str(look):
-                output.note(f"could not tell: {look}")
+                output.note(f"store unreachable: {look}")
             before = str(look)
             continue
         now = _gist(look)
@@ -125,7 +125,7 @@ def _live(looks: _Looks, output: Output) -> int:
         seen: list[Any] = []
         for look in looks:
             if isinstance(look, TransientError):
-                head = Text(harmless(f"could not tell: {look}"), "yellow")
+                head = Text(harmless(f"store unreachable: {look}"), "yellow")
             else:
                 head = Text(harmless(look.sentence), style_of(look))
                 lines = finding_lines(look.findings)

@@ -94,7 +94,7 @@ def test_a_drivers_last_word_proves_its_end_from_any_host(scene: Scene) -> None:
 def test_the_last_word_of_another_launch_proves_nothing(scene: Scene) -> None:
     CheckpointDriver(scene, process=ELSEWHERE, launch_id=OWNER).step()
     end(scene, OTHER)
-    refused(scene, "cannot be told dead from alive")
+    refused(scene, "cannot be seen from here")
 
 
 def test_a_driver_that_waits_for_its_first_rows_forbids_it(scene: Scene) -> None:
