@@ -101,7 +101,7 @@ def test_a_driver_that_waits_for_its_first_rows_forbids_it(scene: Scene) -> None
     CheckpointDriver(scene, launch_id=OWNER).step()
     scene.beat(OTHER, HERE)
     for proven_dead in (False, True):
-        refused(scene, f"launch {OTHER} of query .* is alive. It takes", proven_dead=proven_dead)
+        refused(scene, f"launch {OTHER} of query .* is alive", proven_dead=proven_dead)
     end(scene, OTHER)  # its process may stay, a notebook's for one
     assert release(scene).changed
 
