@@ -111,7 +111,7 @@ def test_a_waiting_driver_out_of_sight_forbids_it_while_its_heartbeat_is_young(
 ) -> None:
     CheckpointDriver(scene, launch_id=OWNER).step()
     scene.beat(OTHER, ELSEWHERE)
-    refused(scene, f"launch {OTHER} .* cannot be told dead")
+    refused(scene, f"launch {OTHER} .* cannot be seen from here")
     files = open_files(report_location(scene.checkpoint))
     hour_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     document = {"queryId": QUERY, "time": hour_ago, "driver": ELSEWHERE.to_json()}
