@@ -149,7 +149,7 @@ def test_an_answer_to_an_earlier_gap_is_refused(wreck: Stream) -> None:
     words = ("resolve", "gap", wreck.uri, "--epoch", "4", "--after-version", "0", "--missing")
     ran = typed(*words, "--yes")
     assert ran.status == 1
-    assert "Look again" in ran.err
+    assert "Check again" in ran.err
     assert open_dataset(wreck.uri).version == version
 
 
