@@ -5,11 +5,9 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import SEVERITY_STYLES, Output
+from airflow_provider_lance.cli.output import SEVERITY_STYLES, Exit, Output
 from airflow_provider_lance.cli.status import tolerance
 from airflow_provider_lance.cli.target import open_target
-from airflow_provider_lance.cli.text import harmless
 from airflow_provider_lance.diagnostics.check import CheckReport, check
 from airflow_provider_lance.diagnostics.findings import Severity
 from airflow_provider_lance.diagnostics.status import UNKNOWN
@@ -29,7 +27,6 @@ def run(arguments: Namespace, output: Output) -> int:
         target.port,
         queries,
         tolerance=tolerance(arguments),
-        connection_arguments=place.connection_arguments,
         orphans=not arguments.no_orphans,
         **target.look,
     )
@@ -44,19 +41,13 @@ def run(arguments: Namespace, output: Output) -> int:
 
 
 def _show(report: CheckReport, output: Output) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    output.say(f"{report.uri} at version {report.version}, looked at {report.seen_at}")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("code", "severity", "query", "finding"):
-        table.add_column(name, overflow="fold", no_wrap=name in ("code", "severity"))
-    for finding in report.findings:
-        style = SEVERITY_STYLES[finding.severity.label]
-        cells = (finding.code.value, finding.severity.label, finding.query_id, finding.summary)
-        table.add_row(*(Text(harmless(cell)) for cell in cells), style=style)
-    output.show(table)
+    output.say(f"{report.uri} at version {report.version}, checked at {report.seen_at}")
+    rows = [
+        (each.code, each.severity.label, each.query_id, each.summary) for each in report.findings
+    ]
+    columns = ("code", "severity", "query", "finding")
+    styles = [SEVERITY_STYLES[each.severity.label] for each in report.findings]
+    output.show(output.table(columns, rows, fixed="code severity", styles=styles))
     for finding in report.at_or_above(Severity.WARNING):
         output.say(f"{finding.code}: {finding.code.title}", SEVERITY_STYLES[finding.severity.label])
         if finding.cause:

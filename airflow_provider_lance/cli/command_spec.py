@@ -47,7 +47,7 @@ def seconds(text: str) -> float:
 
     found = _DURATION.fullmatch(text.strip())
     if not found:
-        raise ArgumentTypeError(f"{shown(text)} is no duration: write 90, 1.5s, 10m, 12h or 7d")
+        raise ArgumentTypeError(f"{shown(text)} is not a duration: write 90, 1.5s, 10m, 12h or 7d")
     length = float(found[1]) * _UNITS[found[2]]
     if length > MOST_SECONDS:
         raise ArgumentTypeError(f"{shown(text)} is more than a century")

@@ -14,10 +14,10 @@ from airflow_provider_lance.cli.command_spec import (
 
 __all__ = ["ABOUT", "COMMANDS", "TITLE"]
 
-TITLE = "Look at streams into Lance datasets, find what is wrong with them, and mend it"
+TITLE = "Inspect streams into Lance datasets, find what is wrong with them, and repair it"
 ABOUT = (
-    "Exit status: 0 healthy or done, 1 unhealthy, 2 wrong usage or a missing --yes, 3 could not "
-    "tell. Results go to stdout, everything else to stderr."
+    "Exit status: 0 healthy or done, 1 unhealthy, 2 wrong usage or a missing --yes, 3 store or "
+    "driver unreachable. Results go to stdout, everything else to stderr."
 )
 
 _URI = argument(
@@ -27,7 +27,7 @@ _QUERY = argument(
     "query_id",
     metavar="QUERY_ID",
     nargs="?",
-    help="the streaming query; may be left out where the dataset has one only",
+    help="the streaming query; not needed if the dataset has only one",
 )
 _OUTPUT = argument(
     "-o",
@@ -69,29 +69,31 @@ _PATIENCE = (
         "--stall",
         metavar="SECONDS",
         type=seconds,
-        help="an epoch planned and not committed for so long is stalled; 10m by default",
+        help="an epoch that is planned and not committed for this long is stalled; 10m by default",
     ),
     argument(
         "--silence",
         metavar="SECONDS",
         type=seconds,
-        help="no heartbeat for so long is trouble; 2m by default",
+        help="a driver without a heartbeat for this long is lost; 2m by default",
     ),
 )
-_YES = argument("--yes", action="store_true", help="do it; without, the plan is printed")
-_DRY_RUN = argument("--dry-run", action="store_true", help="say what would be done, change nothing")
+_YES = argument("--yes", action="store_true", help="execute; without it, only the plan is printed")
+_DRY_RUN = argument(
+    "--dry-run", action="store_true", help="print what would be done; change nothing"
+)
 _BY = argument("--by", metavar="NAME", help="who asks, for the record; by default user@host")
 _DEADLINE = argument(
     "--deadline",
     metavar="DURATION",
     type=duration,
-    help="begin nothing new after so long; the next run goes on from there",
+    help="begin nothing new after this time; the next run continues from there",
 )
 _DEAD = argument(
     "--proven-dead",
     action="store_true",
-    help="you have made sure that the driver does not run, on its own host; where this machine "
-    "sees it alive, it is refused all the same",
+    help="you have checked on the driver's own host that it does not run; refused if this machine "
+    "sees it alive",
 )
 
 
@@ -101,10 +103,10 @@ def _a_number(flag: str, text: str) -> Argument:
 
 _STATUS = Command(
     "status",
-    "how a stream does: one sentence, then the numbers",
+    "how a stream is doing: one sentence, then the numbers",
     "airflow_provider_lance.cli.status:run",
     (*_STREAM, *_PATIENCE),
-    description="How the dataset's streams do: one sentence each, then the numbers.",
+    description="How the dataset's streams are doing: one sentence each, then the numbers.",
 )
 _EPOCHS = Command(
     "epochs",
@@ -128,9 +130,9 @@ _WATCH = Command(
             metavar="SECONDS",
             type=seconds,
             default=2.0,
-            help="between two looks; 2 by default",
+            help="time between two observations; 2 by default",
         ),
-        _a_number("--count", "end after so many looks"),
+        _a_number("--count", "end after this many observations"),
         _a_number("--until-epoch", "end once this epoch is committed"),
     ),
     description="Follow a stream until Ctrl-C. Where stdout is no terminal, one line per change; "
@@ -152,7 +154,7 @@ _CHECK = Command(
         argument(
             "--no-orphans",
             action="store_true",
-            help="do not list the data files to find those that no version names",
+            help="do not list the data files to find those that no version references",
         ),
     ),
 )
@@ -166,7 +168,7 @@ _STOP = Command(
             "--wait",
             metavar="DURATION",
             type=seconds,
-            help="wait so long until it has; exits 1 if it has not",
+            help="wait this long for the driver to stop; exits 1 if it has not stopped by then",
         ),
         _BY,
         _YES,
@@ -180,11 +182,11 @@ _RELEASE = Command(
 )
 _RESOLVE = Command(
     "resolve",
-    "answer what only a person can know",
+    "answer what only a person can decide",
     commands=(
         Command(
             "gap",
-            "say of the newest epoch in doubt whether it was committed",
+            "say whether the newest epoch in doubt was committed",
             "airflow_provider_lance.cli.repair:resolve_gap",
             (
                 *_STREAM,
@@ -195,8 +197,8 @@ _RESOLVE = Command(
                     "--after-version",
                     metavar="N",
                     type=number,
-                    help="refuse if the watermark was folded after this version, as the check "
-                    "names it",
+                    help="refuse if the watermark was folded after this version; the check prints "
+                    "it",
                 ),
                 argument("--committed", action="store_true", help="its rows are in the dataset"),
                 argument("--missing", action="store_true", help="its rows are not in the dataset"),
@@ -207,13 +209,13 @@ _RESOLVE = Command(
         ),
         Command(
             "files",
-            "set corrupt files of the checkpoint aside that Spark can provably do without",
+            "set aside corrupt checkpoint files that Spark can provably do without",
             "airflow_provider_lance.cli.repair:resolve_files",
             (*_STREAM, _DEAD, _BY, _YES),
         ),
         Command(
             "checkpoint",
-            "let a query go on from another checkpoint, in a new generation of epochs",
+            "let a query continue from another checkpoint, with a new numbering of epochs",
             "airflow_provider_lance.cli.repair:resolve_checkpoint",
             (
                 _URI,
@@ -222,7 +224,7 @@ _RESOLVE = Command(
                     "--checkpoint",
                     metavar="LOCATION",
                     required=True,
-                    help="the checkpoint to go on from",
+                    help="the checkpoint to continue from",
                 ),
                 *_COMMON,
                 _DEAD,
@@ -239,12 +241,12 @@ _OPTIMIZE = Command(
     (
         _URI,
         *_COMMON,
-        _a_number("--target-rows", "make fragments of so many rows"),
-        _a_number("--max-source-fragments", "compact at most so many fragments in this run"),
-        _a_number("--max-source-rows", "compact at most so many rows in this run"),
-        _a_number("--max-source-bytes", "compact at most so many bytes in this run"),
-        _a_number("--min-small-fragments", "compact only if there are so many; 2 by default"),
-        _a_number("--min-uncovered-rows", "refresh indices only if one lacks so many rows"),
+        _a_number("--target-rows", "rows of a compacted fragment"),
+        _a_number("--max-source-fragments", "compact at most this many fragments in this run"),
+        _a_number("--max-source-rows", "compact at most this many rows in this run"),
+        _a_number("--max-source-bytes", "compact at most this many bytes in this run"),
+        _a_number("--min-small-fragments", "compact only if there are this many; 2 by default"),
+        _a_number("--min-uncovered-rows", "refresh indices only if one lacks this many rows"),
         _DEADLINE,
         _DRY_RUN,
         _YES,
@@ -252,7 +254,7 @@ _OPTIMIZE = Command(
 )
 _CLEANUP = Command(
     "cleanup",
-    "remove old versions, and nothing that a restart of a stream needs",
+    "remove old versions, but nothing that the restart of a stream needs",
     "airflow_provider_lance.cli.maintain:cleanup",
     (
         _URI,
@@ -263,13 +265,13 @@ _CLEANUP = Command(
             type=duration,
             help="remove versions older than this; 7d by default",
         ),
-        _a_number("--retain-versions", "keep so many of the newest versions, however old"),
-        _a_number("--min-old-versions", "clean up only if so many versions can go"),
+        _a_number("--retain-versions", "keep this many of the newest versions, however old"),
+        _a_number("--min-old-versions", "clean up only if this many versions can be removed"),
         _a_number("--delete-rate-limit", "deletions per second"),
         argument(
             "--delete-unverified",
             action="store_true",
-            help="remove files that no version names, too, however young; refused while a stream "
+            help="also remove unreferenced files, however young; refused while a stream "
             "has not released its query",
         ),
         _DEADLINE,
@@ -279,18 +281,18 @@ _CLEANUP = Command(
 )
 _DOCTOR = Command(
     "doctor",
-    "look at this machine: Python, Java, Spark, packages; with a URI, at the store as well",
+    "check this machine: Python, Java, Spark, packages; with a URI, the store as well",
     "airflow_provider_lance.cli.doctor:run",
     (
-        argument("uri", metavar="URI", nargs="?", help="a dataset to try out"),
+        argument("uri", metavar="URI", nargs="?", help="a dataset to check"),
         _QUERY,
         _CHECKPOINT,
         *_COMMON,
         argument(
             "--write-probe",
             action="store_true",
-            help="try whether the store refuses one of two commits of the same version, with a "
-            "small dataset of a random name beside URI that is removed at the end",
+            help="test whether the store refuses one of two commits of the same version, with a "
+            "small dataset of a random name beside URI, which is removed at the end",
         ),
     ),
 )

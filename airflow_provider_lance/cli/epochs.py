@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.output import Exit, Output
 from airflow_provider_lance.cli.target import open_target
-from airflow_provider_lance.cli.text import size, whole
+from airflow_provider_lance.diagnostics import formatting
 from airflow_provider_lance.diagnostics.epochs import EpochRow, EpochTable, read_epochs
 from airflow_provider_lance.exceptions import SpecError
 
@@ -36,7 +35,13 @@ def run(arguments: Namespace, output: Output) -> int:
         raise SpecError("--last must be 1 or more")
     target = open_target(arguments)
     query = target.query(arguments.query_id)
-    table = read_epochs(target.port, query, last=arguments.last, **target.look)
+    table = read_epochs(
+        target.port,
+        query,
+        last=arguments.last,
+        checkpoint_location=target.place.checkpoint,
+        storage_options=target.place.storage_options,
+    )
     if output.json:
         output.document(table.to_json())
     else:
@@ -66,10 +71,10 @@ def _cells(row: EpochRow, *, offsets: bool) -> list[str]:
         str(row.epoch),
         row.committed_at,
         row.mode,
-        whole(row.rows),
-        whole(row.deletes),
-        whole(row.fragments),
-        size(row.bytes),
+        f"{row.rows:,}",
+        f"{row.deletes:,}",
+        f"{row.fragments:,}",
+        formatting.size(row.bytes),
         _ms(row.write_ms),
         _ms(row.commit_ms),
         _ms(row.batch_ms),

@@ -15,9 +15,7 @@ from typing import Any
 from airflow_provider_lance import __version__
 from airflow_provider_lance.cli.command_spec import Command
 from airflow_provider_lance.cli.commands import ABOUT, COMMANDS, TITLE
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import Output
-from airflow_provider_lance.cli.text import harmless
+from airflow_provider_lance.cli.output import Exit, Output, harmless
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.protocol.lance_errors import named_panics
 

@@ -7,14 +7,11 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_lance.cli.confirmation import Plan
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.output import Exit, Output, Plan
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.maintenance.options import MaintenanceOptions
 from airflow_provider_lance.maintenance.run import Report, maintain, summary_lines
-from airflow_provider_lance.protocol.commands import command_line
 
 __all__ = ["cleanup", "optimize"]
 
@@ -48,7 +45,7 @@ def cleanup(arguments: Namespace, output: Output) -> int:
 
 def _run(name: str, steps: Sequence[str], arguments: Namespace, output: Output) -> int:
     if arguments.dry_run and arguments.yes:
-        raise SpecError("--dry-run changes nothing and --yes does it: which of the two?")
+        raise SpecError("--dry-run and --yes exclude each other")
     given = _given(steps, arguments)
     MaintenanceOptions.parse(given)  # before the dataset is opened
     target = open_target(arguments)
@@ -58,11 +55,11 @@ def _run(name: str, steps: Sequence[str], arguments: Namespace, output: Output) 
         if output.json:
             output.document(report.to_json())
         else:
-            _show(report, output)
+            for line in summary_lines(report.to_json()):
+                output.say(line)
         return Exit.HEALTHY
-    words = (name, target.uri, *_typed(arguments), "--yes")
     lines = list(summary_lines(report.to_json()))
-    command = command_line(*words, connection_arguments=target.place.connection_arguments)
+    command = target.command(name, options=_typed(arguments))
     return Plan(lines, command, report.to_json()).refuse(output)
 
 
@@ -97,8 +94,3 @@ def _maintain(target: Target, given: dict[str, Any], output: Output) -> Report:
 
     options = MaintenanceOptions.parse(given)
     return maintain(target.port, options, target.place.storage_options, on_progress=progress)
-
-
-def _show(report: Report, output: Output) -> None:
-    for line in summary_lines(report.to_json()):
-        output.say(line)

@@ -1,23 +1,34 @@
-"""Output of results: tables for people, or one JSON document; and notes on stderr."""
+"""Output of a command: tables, findings, plans, or one JSON document; and its exit status."""
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
+import socket
 import sys
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
 from functools import cached_property
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_lance.cli.text import harmless
 from airflow_provider_lance.diagnostics.findings import Finding, Severity
+from airflow_provider_lance.exceptions import (
+    DatasetNotFoundError,
+    LanceStreamError,
+    SpecError,
+    TransientError,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["SEVERITY_STYLES", "Output", "finding_lines"]
+__all__ = ["SEVERITY_STYLES", "Exit", "Output", "Plan", "asker", "finding_lines", "harmless"]
 
 SEVERITY_STYLES = {
     "info": "",
@@ -28,6 +39,48 @@ SEVERITY_STYLES = {
 
 _PIPE_WIDTH = 10_000
 """Columns if stdout is not a terminal: the reader of a pipe needs whole lines."""
+
+
+class Exit(IntEnum):
+    """The exit status of every command."""
+
+    HEALTHY = 0
+    """Healthy, or done."""
+    UNHEALTHY = 1
+    """Something is wrong, or could not be done; the output says what."""
+    USAGE = 2
+    """The command as typed cannot be run: a wrong option, an unknown dataset, no ``--yes``."""
+    UNKNOWN = 3
+    """The answer is unknown: the store is unreachable, for instance."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Exit:
+        """Return the exit status for an error."""
+        match error:
+            case SpecError() | DatasetNotFoundError():
+                return cls.USAGE
+            case TransientError():
+                return cls.UNKNOWN
+            case LanceStreamError():
+                return cls.UNHEALTHY
+            case _:
+                return cls.UNKNOWN
+
+
+def harmless(text: object) -> str:
+    """Return a text on one line, with every unprintable character spelled out.
+
+    Query ids, names of processes and messages come from the dataset, where any tool may have
+    written them: escape sequences, line ends, marks that change the direction of writing.
+    """
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in str(text)
+    )
+
+
+def whole(value: int | None) -> str:
+    """Return a number with thousands separators; ``-`` if there is none."""
+    return "-" if value is None else f"{value:,}"
 
 
 class Output:
@@ -112,20 +165,34 @@ class Output:
         return table
 
     @staticmethod
-    def table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: str = "") -> Table:
-        """Return a table; the columns named in ``right``, separated by spaces, are numbers."""
+    def table(
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        *,
+        right: str = "",
+        fixed: str = "",
+        styles: Sequence[str] = (),
+    ) -> Table:
+        """Return a table.
+
+        :param right: the columns that are numbers, separated by spaces.
+        :param fixed: further columns that are never wrapped, likewise.
+        :param styles: the style of each row.
+        """
         from rich import box
         from rich.table import Table
         from rich.text import Text
 
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for name in columns:
-            number = name in right.split()
             table.add_column(
-                Text(name), justify="right" if number else "left", overflow="fold", no_wrap=number
+                Text(name),
+                justify="right" if name in right.split() else "left",
+                overflow="fold",
+                no_wrap=name in f"{right} {fixed}".split(),
             )
-        for row in rows:
-            table.add_row(*(Text(harmless(cell)) for cell in row))
+        for row, style in zip_longest(rows, styles):
+            table.add_row(*(Text(harmless(cell)) for cell in row), style=style)
         return table
 
 
@@ -138,3 +205,44 @@ def finding_lines(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
         yield f"{finding.code} {label}: {finding.summary}", SEVERITY_STYLES[label]
         if finding.command:
             yield f"  {finding.command}", "bold"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a command would do, line by line, and the command that does it."""
+
+    lines: Sequence[str]
+    command: str
+    details: Any = None
+    """The same as plain values, for JSON."""
+
+    def refuse(self, output: Output) -> int:
+        """Print the plan, because ``--yes`` is missing; return the exit status."""
+        if output.json:
+            output.document(
+                {"done": False, "plan": list(self.lines), "command": self.command}
+                | ({"details": self.details} if self.details is not None else {})
+            )
+        else:
+            self.show(output)
+            output.say(f"Nothing was changed. To do it: {self.command}")
+        output.note("error: this changes the dataset and needs --yes")
+        return Exit.USAGE
+
+    def show(self, output: Output) -> None:
+        """Print the plan for people; in JSON mode it is part of the result."""
+        if not output.json:
+            output.say("Plan:")
+            for line in self.lines:
+                output.say(f"  {line}")
+
+
+def asker(arguments: Namespace) -> str:
+    """Return who asks: the value of ``--by``, or the user and this host."""
+    if arguments.by:
+        return str(arguments.by)
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

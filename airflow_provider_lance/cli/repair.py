@@ -4,38 +4,24 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 
-from airflow_provider_lance.cli.confirmation import Plan, asker
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.output import Exit, Output, Plan, asker
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.repair import actions as repairing
 from airflow_provider_lance.repair.result import RepairResult
 from airflow_provider_lance.repair.set_aside import set_files_aside
 
 __all__ = ["release", "resolve_checkpoint", "resolve_files", "resolve_gap"]
 
-_Repair = Callable[[Target, str, bool], RepairResult]
-"""Repairs a query of a dataset, or with ``dry_run`` returns what would be written."""
+_Repair = Callable[..., RepairResult]
+"""Repairs a query of a dataset, given its handle and id, or returns what would be written."""
 
 
 def release(arguments: Namespace, output: Output) -> int:
     """Release an owner whose driver is dead."""
-
-    def repair(target: Target, query: str, dry_run: bool) -> RepairResult:
-        return repairing.release_owner(
-            target.port,
-            query,
-            by=asker(arguments),
-            proven_dead=arguments.proven_dead,
-            dry_run=dry_run,
-            connection_arguments=target.place.connection_arguments,
-            **target.look,
-        )
-
-    return _do(repair, ["release"], arguments, output)
+    return _do(repairing.release_owner, ["release"], arguments, output)
 
 
 def resolve_gap(arguments: Namespace, output: Output) -> int:
@@ -45,72 +31,45 @@ def resolve_gap(arguments: Namespace, output: Output) -> int:
             "say what became of the epoch: either --committed (its rows are in the dataset) or "
             "--missing (they are not)"
         )
-
-    def repair(target: Target, query: str, dry_run: bool) -> RepairResult:
-        return repairing.resolve_gap(
-            target.port,
-            query,
-            arguments.epoch,
-            arguments.committed,
-            by=asker(arguments),
-            after_version=arguments.after_version,
-            proven_dead=arguments.proven_dead,
-            dry_run=dry_run,
-            connection_arguments=target.place.connection_arguments,
-            **target.look,
-        )
-
+    repair = partial(
+        repairing.resolve_gap,
+        epoch=arguments.epoch,
+        landed=arguments.committed,
+        after_version=arguments.after_version,
+    )
     return _do(repair, ["resolve", "gap"], arguments, output)
 
 
 def resolve_checkpoint(arguments: Namespace, output: Output) -> int:
     """Record the checkpoint from which the query continues, in a new generation."""
-
-    def repair(target: Target, query: str, dry_run: bool) -> RepairResult:
-        return repairing.resolve_checkpoint(
-            target.port,
-            query,
-            target.place.checkpoint or "",
-            by=asker(arguments),
-            storage_options=target.place.storage_options,
-            connection_arguments=target.place.connection_arguments,
-            proven_dead=arguments.proven_dead,
-            dry_run=dry_run,
-        )
-
-    return _do(repair, ["resolve", "checkpoint"], arguments, output)
+    return _do(repairing.resolve_checkpoint, ["resolve", "checkpoint"], arguments, output)
 
 
 def resolve_files(arguments: Namespace, output: Output) -> int:
     """Set corrupt files of the checkpoint aside."""
-
-    def repair(target: Target, query: str, dry_run: bool) -> RepairResult:
-        return set_files_aside(
-            target.port,
-            query,
-            by=asker(arguments),
-            proven_dead=arguments.proven_dead,
-            dry_run=dry_run,
-            connection_arguments=target.place.connection_arguments,
-            **target.look,
-        )
-
-    return _do(repair, ["resolve", "files"], arguments, output)
+    return _do(set_files_aside, ["resolve", "files"], arguments, output)
 
 
-def _do(repair: _Repair, name: list[str], arguments: Namespace, output: Output) -> int:
+def _do(repair: _Repair, verb: list[str], arguments: Namespace, output: Output) -> int:
     target = open_target(arguments)
     query = target.query(arguments.query_id)
-    planned = repair(target, query, True)
+    act = partial(
+        repair,
+        target.port,
+        query,
+        by=asker(arguments),
+        proven_dead=arguments.proven_dead,
+        **target.look,
+    )
+    planned = act(dry_run=True)
     if not planned.writes:
         return _tell(planned, output)  # there is nothing to do
-    words = [*name, target.uri, query, *_typed(arguments, target), "--yes"]
-    command = command_line(*words, connection_arguments=target.place.connection_arguments)
+    command = target.command(*verb, query=query, options=_typed(arguments, target))
     plan = Plan(_lines(planned), command, planned.to_json())
     if not arguments.yes:
         return plan.refuse(output)
     plan.show(output)
-    return _tell(repair(target, query, False), output)
+    return _tell(act(dry_run=False), output)
 
 
 def _lines(planned: RepairResult) -> list[str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import Output, finding_lines
+from airflow_provider_lance.cli.output import Exit, Output, finding_lines
 from airflow_provider_lance.cli.target import Target, open_target
-from airflow_provider_lance.cli.text import ago, span, whole
+from airflow_provider_lance.diagnostics import formatting
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.status import UNKNOWN, Status, take_status
 
@@ -44,13 +44,7 @@ def tolerance(arguments: Namespace) -> Tolerance:
 
 def look_at(target: Target, query: str, chosen: Tolerance) -> Status:
     """Return one query's status at the target's version."""
-    return take_status(
-        target.port,
-        query,
-        tolerance=chosen,
-        connection_arguments=target.place.connection_arguments,
-        **target.look,
-    )
+    return take_status(target.port, query, tolerance=chosen, **target.look)
 
 
 def style_of(status: Status) -> str:
@@ -72,32 +66,31 @@ def _show(seen: list[Status], target: Target, output: Output) -> None:
 def numbers(status: Status) -> list[tuple[str, str]]:
     """Return a status's numbers with their names, in display order."""
     rates = (status.input_rows_per_second, status.processed_rows_per_second)
+    age, behind, in_flight = status.epoch_age_seconds, status.rows_behind, status.in_flight
+    by = f" by {status.launched_by}" if status.launched_by else ""
     rows: list[tuple[str, str | None]] = [
         ("query", f"{status.query_id} in {status.uri}"),
         ("watermark", f"{status.watermark} at version {status.version}"),
-        ("committed", ago(status.committed_at)),
-        ("in flight", _epoch(status.in_flight)),
-        ("epoch age", None if status.epoch_age_seconds is None else span(status.epoch_age_seconds)),
-        ("behind", None if status.rows_behind is None else f"{status.rows_behind:,.0f}"),
+        ("committed", _ago(status.committed_at) or "-"),
+        ("in flight", None if in_flight is None else f"epoch {in_flight}"),
+        ("epoch age", None if age is None else formatting.lasted(age)),
+        ("behind", None if behind is None else f"{behind:,.0f}"),
         ("rows/s", None if None in rates else f"{rates[0]:,.0f} in, {rates[1]:,.0f} processed"),
-        ("dataset", f"{whole(status.rows)} rows in {whole(status.fragments)} fragments"),
-        ("owner", _owner(status)),
-        ("driver", status.driver or None),
-        ("launch", _launch(status)),
-        ("heartbeat", ago(status.heartbeat_at) if status.heartbeat_at else None),
-        ("Spark UI", status.ui_address or None),
+        ("dataset", f"{_count(status.rows)} rows in {_count(status.fragments)} fragments"),
+        ("owner", None if status.token is None else f"token {status.token}, {status.owner_state}"),
+        ("driver", status.driver),
+        ("launch", f"{status.launch_id}{by}" if status.launch_id else None),
+        ("heartbeat", _ago(status.heartbeat_at)),
+        ("Spark UI", status.ui_address),
     ]
-    return [(name, value) for name, value in rows if value is not None]
+    return [(name, value) for name, value in rows if value]
 
 
-def _epoch(number: int | None) -> str | None:
-    return None if number is None else f"epoch {number}"
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
-def _owner(status: Status) -> str | None:
-    return None if status.token is None else f"token {status.token}, {status.owner_state}"
-
-
-def _launch(status: Status) -> str | None:
-    by = f" by {status.launched_by}" if status.launched_by else ""
-    return f"{status.launch_id}{by}" if status.launch_id else None
+def _ago(moment: str | None) -> str:
+    """Return an ISO time with how long ago it was, by this machine's clock."""
+    since = formatting.ago(moment, datetime.now(UTC))
+    return f"{moment} ({since})" if since else moment or ""

@@ -6,13 +6,10 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from airflow_provider_lance.cli.confirmation import Plan, asker
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import Output
+from airflow_provider_lance.cli.output import Exit, Output, Plan, asker
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.protocol.codec import decode_query, key
-from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Owner, OwnerState
 from airflow_provider_lance.protocol.stop_requests import request_stop
@@ -39,9 +36,10 @@ def run(arguments: Namespace, output: Output) -> int:
     if arguments.wait is None:
         return _tell(output, query, token, "asked", f"asked the driver with token {token} to stop")
     state = _wait(target, query, token, arguments.wait)
+    release = target.command("release", query=query)
     sentence = {
         "released": "it has stopped, and released the query",
-        "gone": f"its driver is gone; it did not release. Next: {_release(target, query)}",
+        "gone": f"its driver has exited without a release. Next: {release}",
         "taken": "a newer driver has taken the query",
         "waiting": f"it has not stopped within {arguments.wait:g} s; the request stands",
     }[state]
@@ -56,23 +54,14 @@ def _plan(target: Target, query: str, arguments: Namespace) -> Plan:
         f"set {key('stop', query)} and {key('stopNote', query)} in the config of {target.uri}, "
         f"version {target.port.version + 1} or later",
     ]
-    return Plan(
-        lines,
-        command_line(
-            "stop",
-            target.uri,
-            query,
-            "--yes",
-            connection_arguments=target.place.connection_arguments,
-        ),
-    )
+    return Plan(lines, target.command("stop", query=query))
 
 
 def _who(owner: Owner | None) -> str:
     if owner is None:
         return "the driver"
     if owner.state is OwnerState.RELEASED:
-        return f"whichever driver waits for its first rows (token {owner.token} has released)"
+        return f"a driver that waits for its first rows (token {owner.token} has released)"
     driver = owner.driver
     by = f", launched by {driver.launched_by}" if driver.launched_by else ""
     return f"the driver (token {owner.token}, pid {driver.pid} on {driver.host or '?'}{by})"
@@ -106,16 +95,6 @@ def _state(target: Target, query: str, token: int) -> str:
         place.checkpoint or "",
     )
     return "gone" if seen.liveness(process_first=True).alive is False else "waiting"
-
-
-def _release(target: Target, query: str) -> str:
-    return command_line(
-        "release",
-        target.uri,
-        query,
-        "--yes",
-        connection_arguments=target.place.connection_arguments,
-    )
 
 
 def _tell(output: Output, query: str, token: int | None, state: str, sentence: str) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.codec import query_ids
+from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.decoding import json_value, shown
 from airflow_provider_lance.protocol.option_parsers import location, strings
@@ -56,11 +57,17 @@ class Target:
 
     @property
     def look(self) -> dict[str, Any]:
-        """Return the arguments that every observation of a stream takes."""
+        """Return what every observation and repair of a stream takes."""
         return {
             "checkpoint_location": self.place.checkpoint,
             "storage_options": self.place.storage_options,
+            "connection_arguments": self.place.connection_arguments,
         }
+
+    def command(self, *verb: str, query: str = "", options: Sequence[str] = ()) -> str:
+        """Return the command that executes a plan for this dataset, or for one of its queries."""
+        words = [*verb, self.uri, *([query] if query else []), *options, "--yes"]
+        return command_line(*words, connection_arguments=self.place.connection_arguments)
 
     def queries(self, named: str | None) -> list[str]:
         """Return the named query, or all that the dataset knows.
@@ -174,7 +181,7 @@ def _options(arguments: Namespace) -> dict[str, str]:
     for name, value in arguments.storage_option or ():
         if (_SECRET.search(name) and name.lower() not in _HARMLESS) or _PASSWORD.search(value):
             raise SpecError(
-                f"storage option {name!r} looks like a secret, and everybody on this machine can "
+                f"storage option {name!r} looks like a secret, and every user of this machine can "
                 "read a command line: put it into a file for --storage-options-file, into the "
                 "environment (AWS_ACCESS_KEY_ID and the like), or into a connection"
             )

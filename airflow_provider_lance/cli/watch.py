@@ -10,11 +10,9 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_lance.cli.exit_codes import Exit
-from airflow_provider_lance.cli.output import Output, finding_lines
+from airflow_provider_lance.cli.output import Exit, Output, finding_lines, harmless
 from airflow_provider_lance.cli.status import exit_for, look_at, numbers, style_of, tolerance
 from airflow_provider_lance.cli.target import Target, open_target
-from airflow_provider_lance.cli.text import harmless
 from airflow_provider_lance.diagnostics.findings import Severity
 from airflow_provider_lance.diagnostics.status import Status
 from airflow_provider_lance.exceptions import SpecError, TransientError
@@ -88,7 +86,7 @@ def _follow(looks: _Looks, output: Output) -> int:
     for look in looks:
         if isinstance(look, TransientError):
             if before != str(look):
-                output.note(f"could not tell: {look}")
+                output.note(f"store unreachable: {look}")
             before = str(look)
             continue
         now = _gist(look)
@@ -127,7 +125,7 @@ def _live(looks: _Looks, output: Output) -> int:
         seen: list[Any] = []
         for look in looks:
             if isinstance(look, TransientError):
-                head = Text(harmless(f"could not tell: {look}"), "yellow")
+                head = Text(harmless(f"store unreachable: {look}"), "yellow")
             else:
                 head = Text(harmless(look.sentence), style_of(look))
                 lines = finding_lines(look.findings)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Unpack
 
-from airflow_provider_lance.diagnostics.collect import collect, collect_dataset, find_queries
-from airflow_provider_lance.diagnostics.evidence import USUAL, Tolerance
+from airflow_provider_lance.diagnostics.collect import (
+    CollectOptions,
+    collect,
+    collect_dataset,
+    find_queries,
+)
+from airflow_provider_lance.diagnostics.evidence import USUAL
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.diagnostics.rules import (
     dataset_rules,
@@ -18,7 +23,6 @@ from airflow_provider_lance.diagnostics.rules import (
 from airflow_provider_lance.diagnostics.status import Status, count, status
 from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
-from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.port import DatasetPort
 
 __all__ = ["CheckReport", "check"]
@@ -96,37 +100,24 @@ def check(
     port: DatasetPort,
     query_ids: Iterable[str] = (),
     *,
-    checkpoint_location: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    tolerance: Tolerance = USUAL,
-    connection_arguments: str = "",
     orphans: bool = True,
-    history: int = 20,
-    files: Callable[[str], Files] | None = None,
+    **options: Unpack[CollectOptions],
 ) -> CheckReport:
     """Check some queries of a dataset, by default all, and the dataset itself; writes nothing.
 
     :param port: a handle at the newest version.
-    :param checkpoint_location: of the one query that is checked, if it is not the recorded one.
     :param orphans: count data files that no version references.
+    :param options: as for :func:`~.collect.collect`; a checkpoint's location is the one query's.
     :raises DatasetNotFoundError: the dataset is gone.
     :raises StorageUnavailableError: the store did not answer.
     """
+    tolerance = options.get("tolerance", USUAL)
     findings: list[Finding] = []
     statuses: list[Status] = []
     rows, fragments = count(port)
     for query_id in tuple(query_ids) or find_queries(port):
         try:
-            evidence = collect(
-                port,
-                query_id,
-                checkpoint_location=checkpoint_location,
-                storage_options=storage_options,
-                tolerance=tolerance,
-                connection_arguments=connection_arguments,
-                history=history,
-                files=files,
-            )
+            evidence = collect(port, query_id, **options)
         except ProtocolVersionError as error:
             findings.append(unreadable_finding(query_id, error, port.version))
             continue
@@ -134,8 +125,9 @@ def check(
         findings += found
         statuses.append(status(evidence, found, rows=rows, fragments=fragments))
     if isinstance(port, LanceDatasetPort):
-        seen = collect_dataset(port, storage_options, orphans=orphans)
-        findings += dataset_rules(port.uri, seen, tolerance, connection_arguments)
+        seen = collect_dataset(port, options.get("storage_options"), orphans=orphans)
+        arguments = options.get("connection_arguments", "")
+        findings += dataset_rules(port.uri, seen, tolerance, arguments)
     findings.sort(key=lambda finding: -finding.severity)
     seen_at = datetime.now(UTC).isoformat(timespec="seconds")
     return CheckReport(port.uri, port.version, seen_at, tuple(findings), tuple(statuses))

@@ -1,12 +1,13 @@
-"""Collect evidence about one stream in bounded time: its dataset, checkpoint and drivers."""
+"""Collect evidence in bounded time: about one stream, and about the dataset as a whole."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import TypedDict, Unpack
 
-from airflow_provider_lance.diagnostics.collect_dataset import collect_dataset
 from airflow_provider_lance.diagnostics.collect_drivers import (
     collect_drivers,
     health_of,
@@ -15,14 +16,24 @@ from airflow_provider_lance.diagnostics.collect_drivers import (
 from airflow_provider_lance.diagnostics.collect_proof import Versions, contradictions
 from airflow_provider_lance.diagnostics.evidence import (
     USUAL,
+    DatasetEvidence,
     Evidence,
     Tolerance,
 )
 from airflow_provider_lance.exceptions import CheckpointCorruptError, SpecError
+from airflow_provider_lance.maintenance.dataset_metrics import (
+    Version,
+    list_versions,
+    measure,
+    uncovered_rows,
+)
+from airflow_provider_lance.maintenance.options import KEEP_SECONDS, MaintenanceOptions
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import assess
-from airflow_provider_lance.protocol.codec import decode_query, query_ids
-from airflow_provider_lance.protocol.files import Files, open_files
+from airflow_provider_lance.protocol.codec import auto_cleanup, decode_query, query_ids
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.files import Entry, Files, open_files
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
 from airflow_provider_lance.protocol.model import NO_EPOCH, OwnerState, QueryState, Watermark
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.watermark import exact_watermark
@@ -30,10 +41,27 @@ from airflow_provider_lance.supervision.driver_reports import report_location
 from airflow_provider_lance.supervision.liveness import DriverObservation
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
-__all__ = ["collect", "collect_dataset", "find_queries"]
+__all__ = ["CollectOptions", "collect", "collect_dataset", "find_queries"]
 
 _LISTED = 100
 """The most missing versions that are listed."""
+_MANIFEST_BYTES = 256 << 20
+"""The bytes of manifests that are read for file names; about three seconds on a local disk."""
+
+
+class CollectOptions(TypedDict, total=False):
+    """What :func:`collect` can be given, and what calls it passes on."""
+
+    checkpoint_location: str | None
+    """Where the checkpoint is, if not where the owner recorded it."""
+    storage_options: Mapping[str, str] | None
+    tolerance: Tolerance
+    connection_arguments: str
+    """What a printed command needs to reach the store, such as ``--conn-id lance_default``."""
+    history: int
+    """How many of the newest epochs to read; 20 by default."""
+    files: Callable[[str], Files] | None
+    """Opens a location, instead of pyarrow with the storage options."""
 
 
 def find_queries(port: DatasetPort) -> list[str]:
@@ -41,32 +69,21 @@ def find_queries(port: DatasetPort) -> list[str]:
     return query_ids(port.config)
 
 
-def collect(
-    port: DatasetPort,
-    query_id: str,
-    *,
-    checkpoint_location: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    tolerance: Tolerance = USUAL,
-    connection_arguments: str = "",
-    history: int = 20,
-    files: Callable[[str], Files] | None = None,
-) -> Evidence:
+def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions]) -> Evidence:
     """Collect evidence about one stream; the cost does not grow with the number of versions.
 
     :param port: a handle at the newest version.
-    :param checkpoint_location: where the checkpoint is, if not where the owner recorded it.
-    :param history: how many of the newest epochs to read.
-    :param files: opens a location, instead of pyarrow with the storage options.
     :raises ProtocolVersionError: the dataset uses a newer protocol, or another tool's values.
     :raises DatasetNotFoundError: the dataset is gone.
     :raises StorageUnavailableError: the store did not answer.
     """
-    opener = files or (lambda location: open_files(location, storage_options))
+    storage_options, history = options.get("storage_options"), options.get("history", 20)
+    tolerance = options.get("tolerance", USUAL)
+    opener = options.get("files") or (lambda location: open_files(location, storage_options))
     now = datetime.now(UTC)
     state = decode_query(port.config, query_id, port.version)
     recorded = state.owner.driver.checkpoint_location if state.owner else ""
-    location = checkpoint_location or recorded
+    location = options.get("checkpoint_location") or recorded
     # Drivers, dataset, checkpoint, in this order: each can only look newer than the one before,
     # since an epoch is planned before it is committed, and committed before it is reported.
     reports, _ = _opened(report_location(location), opener) if location else (None, "")
@@ -112,7 +129,7 @@ def collect(
         puzzle=puzzle,
         history=versions.newest(history),
         drivers=drivers,
-        connection_arguments=connection_arguments,
+        connection_arguments=options.get("connection_arguments", ""),
         missing_versions=_missing(port, state, watermark),
         contradictions=contradictions(versions, state, drivers, _checkpoint_id(checkpoint, state)),
         undone=versions.undone(history, after=state.folded_version),
@@ -195,3 +212,92 @@ def _missing(port: DatasetPort, state: QueryState, watermark: Watermark) -> tupl
         if port.properties(version) is None:
             gone.append(version)
     return tuple(gone)
+
+
+def collect_dataset(
+    port: LanceDatasetPort,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    orphans: bool = False,
+    manifest_bytes: int = _MANIFEST_BYTES,
+) -> DatasetEvidence:
+    """Measure the dataset; lists its versions.
+
+    :param orphans: count data files that no version references: lists the data files, and reads
+        manifests, newest first, up to ``manifest_bytes``.
+    :raises DatasetNotFoundError: the dataset is gone.
+    :raises StorageUnavailableError: the store did not answer.
+    """
+    numbers = measure(port, MaintenanceOptions().target_rows(port.config), storage_options)
+    # The data files first: a file that a later commit references is then not in the list.
+    written = _data_files(port, storage_options) if orphans else None
+    since, found = None, list[Entry]()
+    if written is not None:
+        versions = list_versions(port, storage_options)
+        since, before = _bound(versions, manifest_bytes)
+        found = _unnamed(port, written, since, before)
+    return DatasetEvidence(
+        numbers=numbers,
+        uncovered=uncovered_rows(port),
+        auto_cleanup=auto_cleanup(port.config),
+        orphaned_files=len(found),
+        orphaned_bytes=sum(entry.size for entry in found),
+        orphans_since=since,
+    )
+
+
+def _data_files(
+    port: LanceDatasetPort, storage_options: Mapping[str, str] | None
+) -> list[Entry] | None:
+    """Return the data files that no commit in flight can reference; ``None`` if unknown.
+
+    A branch may reference files that the main line no longer does, so with branches the answer is
+    unknown.
+    """
+    try:
+        if port.dataset.branches.list():
+            return None
+        entries = open_files(f"{port.uri}/data", storage_options).entries("")
+    except (SpecError, ImportError):
+        return None
+    except LANCE_ERRORS as error:
+        raise read_error(port.uri, error) from error
+    young = datetime.now(UTC) - timedelta(seconds=KEEP_SECONDS)
+    return [
+        entry
+        for entry in entries
+        if entry.name.endswith(".lance") and entry.modified and entry.modified <= young
+    ]
+
+
+def _bound(versions: list[Version], manifest_bytes: int) -> tuple[int, datetime | None]:
+    """Return the oldest version to read, and when the version before it was written.
+
+    A version references files that were written before it. So only versions after N reference what
+    was written after version N, and reading those is enough to decide about it.
+    """
+    size = versions[-1].size if versions else 0
+    for older, newer in reversed(list(pairwise(versions))):
+        size += older.size
+        if size > manifest_bytes:
+            return newer.number, older.written
+    return 1, None
+
+
+def _unnamed(
+    port: LanceDatasetPort, written: list[Entry], since: int, before: datetime | None
+) -> list[Entry]:
+    candidates = {
+        entry.name: entry
+        for entry in written
+        if before is None or (entry.modified and entry.modified > before)
+    }
+    if not candidates:
+        return []
+    try:
+        for batch in port.latest().dataset.tracked_files(min_version=since):
+            for path in batch.column("path").unique().to_pylist():
+                candidates.pop(path.removeprefix("data/"), None)
+    except LANCE_ERRORS as error:
+        raise read_error(port.uri, error) from error
+    return list(candidates.values())

@@ -7,8 +7,7 @@ Reads a bounded number of versions, however many exist.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from airflow_provider_lance.diagnostics.epoch_sources import (
     Durations,
@@ -27,7 +26,7 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query, decode_stamp
 from airflow_provider_lance.protocol.files import open_files
-from airflow_provider_lance.protocol.json_codec import JsonRecord, camel
+from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import EpochStamp, QueryState
 from airflow_provider_lance.protocol.port import DatasetPort
 
@@ -227,7 +226,3 @@ def _marks(others: list[tuple[int, Kind]], rows: tuple[EpochRow, ...]) -> Iterat
         before = next((row for row in rows if row.version < version), None)
         if before:
             yield VersionMark(version, kind.value, before.committed_at)
-
-
-def _json(value: EpochRow | VersionMark) -> dict[str, Any]:
-    return {camel(name): each for name, each in asdict(value).items()}

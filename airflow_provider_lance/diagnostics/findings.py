@@ -1,4 +1,4 @@
-"""What can be wrong with a stream: stable codes, and the text of each finding."""
+"""What can be wrong with a stream: stable codes, their severity and title; and one finding."""
 
 from __future__ import annotations
 
@@ -38,75 +38,51 @@ class Repair(StrEnum):
 
 
 class Code(StrEnum):
-    """The codes; each has its own page in the runbook, and never changes its meaning."""
+    """The codes; each has its own page in the runbook, and never changes its meaning.
 
-    HEALTHY = "LS000"
-    STALLED = "LS101"
-    DRIVER_GONE = "LS102"
-    TWO_DRIVERS = "LS103"
-    QUERY_FAILED = "LS104"
-    STOP_PENDING = "LS105"
-    DRIVER_UNSEEN = "LS106"
-    EPOCH_IN_FLIGHT = "LS201"
-    EPOCH_TO_SKIP = "LS202"
-    WATERMARK_BEHIND = "LS203"
-    COMMIT_LOG_AHEAD = "LS204"
-    HISTORY_GAP = "LS205"
-    WATERMARK_JUMPED = "LS206"
-    CHECKPOINT_MISSING = "LS301"
-    CHECKPOINT_FOREIGN = "LS302"
-    CHECKPOINT_OLDER = "LS303"
-    CHECKPOINT_UNREADABLE = "LS304"
-    CHECKPOINT_CORRUPT = "LS305"
-    CHECKPOINT_CHANGED = "LS306"
-    FOREIGN_CLEANUP = "LS401"
-    SMALL_FRAGMENTS = "LS402"
-    MANY_VERSIONS = "LS403"
-    ORPHANED_FILES = "LS404"
-    INDEX_BEHIND = "LS405"
-    PROTOCOL_NEWER = "LS501"
+    Each has the severity of its findings, unless one says otherwise, and a short name of the
+    problem as its ``title``.
+    """
 
-    @property
-    def title(self) -> str:  # type: ignore[override]
-        """Return a short name of the problem."""
-        return _CATALOG[self][1]
+    severity: Severity
+    title: str  # type: ignore[assignment]
 
-    @property
-    def severity(self) -> Severity:
-        """Return the default severity of the code's findings."""
-        return _CATALOG[self][0]
+    def __new__(cls, code: str, severity: Severity, title: str) -> Code:
+        """Make a member whose value is the code alone."""
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.severity, member.title = severity, title
+        return member
 
-
-_CATALOG: dict[Code, tuple[Severity, str]] = {
-    Code.HEALTHY: (Severity.INFO, "healthy"),
-    Code.STALLED: (Severity.ERROR, "an epoch is planned and not committed for too long"),
-    Code.DRIVER_GONE: (Severity.ERROR, "the owner is active and its driver is gone"),
-    Code.TWO_DRIVERS: (Severity.ERROR, "two drivers of one query are alive"),
-    Code.QUERY_FAILED: (Severity.ERROR, "the query ended with an error"),
-    Code.STOP_PENDING: (Severity.WARNING, "asked to stop, and has not yet"),
-    Code.DRIVER_UNSEEN: (Severity.WARNING, "the driver cannot be seen from here"),
-    Code.EPOCH_IN_FLIGHT: (Severity.INFO, "an epoch is in flight"),
-    Code.EPOCH_TO_SKIP: (Severity.INFO, "committed, and absent from Spark's commit log"),
-    Code.WATERMARK_BEHIND: (Severity.INFO, "the config's watermark is behind history"),
-    Code.COMMIT_LOG_AHEAD: (Severity.CRITICAL, "Spark's commit log is ahead of the dataset"),
-    Code.HISTORY_GAP: (Severity.ERROR, "the evidence for an epoch was cleaned up"),
-    Code.WATERMARK_JUMPED: (Severity.CRITICAL, "the config's watermark is ahead of all evidence"),
-    Code.CHECKPOINT_MISSING: (Severity.ERROR, "the checkpoint is missing"),
-    Code.CHECKPOINT_FOREIGN: (Severity.ERROR, "the checkpoint is another query's"),
-    Code.CHECKPOINT_OLDER: (Severity.CRITICAL, "the checkpoint is older than the dataset says"),
-    Code.CHECKPOINT_UNREADABLE: (Severity.WARNING, "the checkpoint cannot be read from here"),
-    Code.CHECKPOINT_CORRUPT: (Severity.ERROR, "a file of the checkpoint is corrupt"),
-    Code.CHECKPOINT_CHANGED: (
+    HEALTHY = "LS000", Severity.INFO, "healthy"
+    STALLED = "LS101", Severity.ERROR, "an epoch is planned and not committed for too long"
+    DRIVER_GONE = "LS102", Severity.ERROR, "the owner is active and its driver is gone"
+    TWO_DRIVERS = "LS103", Severity.ERROR, "two drivers of one query are running"
+    QUERY_FAILED = "LS104", Severity.ERROR, "the query ended with an error"
+    STOP_PENDING = "LS105", Severity.WARNING, "asked to stop, and has not stopped yet"
+    DRIVER_UNSEEN = "LS106", Severity.WARNING, "the driver cannot be seen from here"
+    EPOCH_IN_FLIGHT = "LS201", Severity.INFO, "an epoch is in flight"
+    EPOCH_TO_SKIP = "LS202", Severity.INFO, "committed, and absent from Spark's commit log"
+    WATERMARK_BEHIND = "LS203", Severity.INFO, "the config's watermark is behind history"
+    COMMIT_LOG_AHEAD = "LS204", Severity.CRITICAL, "Spark's commit log is ahead of the dataset"
+    HISTORY_GAP = "LS205", Severity.ERROR, "the evidence for an epoch was cleaned up"
+    WATERMARK_JUMPED = "LS206", Severity.CRITICAL, "the config's watermark is ahead of all evidence"
+    CHECKPOINT_MISSING = "LS301", Severity.ERROR, "the checkpoint is missing"
+    CHECKPOINT_FOREIGN = "LS302", Severity.ERROR, "the checkpoint is another query's"
+    CHECKPOINT_OLDER = "LS303", Severity.CRITICAL, "the checkpoint is older than the dataset says"
+    CHECKPOINT_UNREADABLE = "LS304", Severity.WARNING, "the checkpoint cannot be read from here"
+    CHECKPOINT_CORRUPT = "LS305", Severity.ERROR, "a file of the checkpoint is corrupt"
+    CHECKPOINT_CHANGED = (
+        "LS306",
         Severity.CRITICAL,
         "the checkpoint says other end offsets than the commit",
-    ),
-    Code.FOREIGN_CLEANUP: (Severity.WARNING, "a foreign auto-cleanup is on"),
-    Code.SMALL_FRAGMENTS: (Severity.WARNING, "too many small fragments"),
-    Code.MANY_VERSIONS: (Severity.WARNING, "too many versions"),
-    Code.ORPHANED_FILES: (Severity.INFO, "data files that no version names"),
-    Code.INDEX_BEHIND: (Severity.WARNING, "an index does not cover the newest rows"),
-    Code.PROTOCOL_NEWER: (Severity.ERROR, "written with another protocol"),
-}
+    )
+    FOREIGN_CLEANUP = "LS401", Severity.WARNING, "a foreign auto-cleanup is on"
+    SMALL_FRAGMENTS = "LS402", Severity.WARNING, "too many small fragments"
+    MANY_VERSIONS = "LS403", Severity.WARNING, "too many versions"
+    ORPHANED_FILES = "LS404", Severity.INFO, "data files that no version references"
+    INDEX_BEHIND = "LS405", Severity.WARNING, "an index does not cover the newest rows"
+    PROTOCOL_NEWER = "LS501", Severity.ERROR, "written with another protocol"
 
 
 @dataclass(frozen=True, slots=True)

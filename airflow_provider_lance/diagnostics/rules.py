@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_provider_lance.diagnostics.commands import (
-    command,
-    described,
-    name_of,
-    start_again,
+from airflow_provider_lance.diagnostics import formatting
+from airflow_provider_lance.diagnostics.catalogue import Case
+from airflow_provider_lance.diagnostics.evidence import (
+    USUAL,
+    DatasetEvidence,
+    Evidence,
+    Tolerance,
 )
-from airflow_provider_lance.diagnostics.evidence import USUAL, Evidence, Tolerance
+from airflow_provider_lance.diagnostics.finding_builder import command, finding, start_again
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.diagnostics.rules_checkpoint import checkpoint_rules
-from airflow_provider_lance.diagnostics.rules_dataset import dataset_rules
 from airflow_provider_lance.diagnostics.rules_driver import driver_rules
 from airflow_provider_lance.diagnostics.rules_epochs import epoch_rules
+from airflow_provider_lance.protocol.commands import command_line, delete_config_line
 from airflow_provider_lance.supervision.health import StreamState
 
 __all__ = ["dataset_rules", "evaluate_rules", "unreadable_finding"]
@@ -27,7 +29,7 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
     If none is a warning or worse, the first finding says that the stream is healthy.
     """
     found = [
-        *_other_protocol(evidence),
+        *_other_tool(evidence),
         *checkpoint_rules(evidence),
         *epoch_rules(evidence, tolerance),
         *driver_rules(evidence, tolerance),
@@ -51,65 +53,113 @@ def _otherwise_lost(evidence: Evidence, found: list[Finding]) -> list[Finding]:
     code = {StreamState.STALLED: Code.STALLED, StreamState.FAILED: Code.QUERY_FAILED}
     newest = evidence.drivers[0] if evidence.drivers else None
     return [
-        Finding(
-            code.get(health.state, Code.DRIVER_GONE),
-            f"The newest driver of query {evidence.query_id}, "
-            f"{name_of(newest) if newest else 'unknown'}, is no good: {health.reason}.",
-            cause="It does not own the query, so there is nothing to release and nothing is lost. "
-            f"To go on, {start_again(newest.launched_by if newest else '')}.",
-            command=command(evidence, "status"),
-            evidence=described(newest) if newest else {},
-            query_id=evidence.query_id,
+        finding(
+            Case.NEWEST_DRIVER_LOST,
+            newest.shown() if newest else {},
+            command(evidence, "status"),
+            code=code.get(health.state),
+            driver=newest.name if newest else "unknown",
+            state=health.state,
+            reason=health.reason,
+            again=start_again(newest.launched_by if newest else ""),
+            of=evidence,
         )
     ]
 
 
-def _other_protocol(evidence: Evidence) -> list[Finding]:
+def _other_tool(evidence: Evidence) -> list[Finding]:
     state = evidence.state
     if state.owner is not None or not state.known:
         return []
-    return [
-        Finding(
-            Code.PROTOCOL_NEWER,
-            f"Query {evidence.query_id} has watermark {state.watermark} and no owner record in "
-            f"{evidence.uri}: another tool wrote it.",
-            cause="Another Lance sink uses the same keys. Its watermark proves nothing here, and a "
-            "driver refuses to start; give this query a queryId of its own.",
-            command=command(evidence, "epochs"),
-            evidence={"watermark": state.watermark, "version": evidence.version},
-            query_id=evidence.query_id,
-        )
-    ]
+    shown = {"watermark": state.watermark, "version": evidence.version}
+    typed = command(evidence, "epochs")
+    return [finding(Case.OTHER_TOOL, shown, typed, of=evidence, watermark=state.watermark)]
 
 
 def unreadable_finding(query_id: str, error: Exception, version: int) -> Finding:
     """Return the finding for an error in reading a stream that uses another protocol."""
-    return Finding(
-        Code.PROTOCOL_NEWER,
-        f"Query {query_id} cannot be read: {error}",
-        cause="A newer airflow-provider-lance, or another tool, writes this query. This one can "
-        "say nothing of it, and its driver refuses to start.",
-        command="pip install --upgrade airflow-provider-lance",
-        evidence={"error": type(error).__name__, "message": str(error), "version": version},
-        query_id=query_id,
-    )
+    shown = {"error": type(error).__name__, "message": str(error), "version": version}
+    line = "pip install --upgrade airflow-provider-lance"
+    return finding(Case.PROTOCOL_NEWER, shown, line, query=query_id, error=error)
 
 
 def _healthy(evidence: Evidence) -> Finding:
     watermark, health = evidence.watermark, evidence.health
     if health is not None:
-        said = f"{health.state.value}: {health.reason}"
+        state = f"{health.state.value}: {health.reason}"
     elif evidence.state.known:
-        said = f"no driver is to be seen, watermark {watermark.epoch}"
+        state = f"no driver can be seen, watermark {watermark.epoch}"
     else:
-        said = "it has no trace in the dataset yet"
-    return Finding(
-        Code.HEALTHY,
-        f"Query {evidence.query_id} is healthy: {said}.",
-        evidence={
-            "watermark": watermark.epoch,
-            "version": evidence.version,
-            "committedAt": watermark.committed_at,
-        },
-        query_id=evidence.query_id,
-    )
+        state = "it has no trace in the dataset yet"
+    shown = {
+        "watermark": watermark.epoch,
+        "version": evidence.version,
+        "committedAt": watermark.committed_at,
+    }
+    return finding(Case.HEALTHY, shown, state=state, of=evidence)
+
+
+def dataset_rules(
+    uri: str, dataset: DatasetEvidence, tolerance: Tolerance = USUAL, connection_arguments: str = ""
+) -> list[Finding]:
+    """Return the findings about a dataset as a whole, worst first; pure."""
+
+    def typed(verb: str, option: str) -> str:
+        return command_line(verb, uri, option, connection_arguments=connection_arguments)
+
+    numbers, found = dataset.numbers, list[Finding]()
+    if settings := dict(dataset.auto_cleanup):
+        told = ", ".join(f"{name}={value}" for name, value in sorted(settings.items()))
+        line = delete_config_line(uri, sorted(settings))
+        found.append(finding(Case.FOREIGN_CLEANUP, settings, line, uri=uri, settings=told))
+    if numbers.small_fragments > tolerance.small_fragments:
+        found.append(
+            finding(
+                Case.SMALL_FRAGMENTS,
+                numbers.to_json(),
+                typed("optimize", "--yes"),
+                small=numbers.small_fragments,
+                fragments=numbers.fragments,
+                limit=tolerance.small_fragments,
+            )
+        )
+    if numbers.versions > tolerance.versions:
+        found.append(
+            finding(
+                Case.MANY_VERSIONS,
+                numbers.to_json(),
+                typed("cleanup", "--yes"),
+                versions=numbers.versions,
+                limit=tolerance.versions,
+                size=formatting.size(numbers.history_bytes),
+            )
+        )
+    limit = tolerance.uncovered_rows
+    behind = {name: rows for name, rows in dataset.uncovered.items() if rows > limit}
+    if behind:
+        found.append(
+            finding(
+                Case.INDEX_BEHIND,
+                {"uncovered": dict(dataset.uncovered), "rows": numbers.rows},
+                typed("optimize", "--yes"),
+                rows=numbers.rows,
+                behind=", ".join(f"{name} lacks {rows:,}" for name, rows in sorted(behind.items())),
+                limit=limit,
+            )
+        )
+    if files := dataset.orphaned_files:
+        size, since = dataset.orphaned_bytes, dataset.orphans_since or 1
+        found.append(
+            finding(
+                Case.ORPHANED_FILES,
+                {"files": files, "bytes": size, "sinceVersion": since},
+                typed("cleanup", "--dry-run"),
+                severity=Severity.WARNING if size > tolerance.orphaned_bytes else None,
+                files=files,
+                size=formatting.size(size),
+                bound=f" Only files written since version {since} were checked."
+                if since > 1
+                else "",
+            )
+        )
+    return sorted(found, key=lambda finding: -finding.severity)

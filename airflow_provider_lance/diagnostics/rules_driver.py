@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_lance.diagnostics.commands import (
-    command,
-    described,
-    name_of,
-    start_again,
-)
+from airflow_provider_lance.diagnostics.catalogue import Case
 from airflow_provider_lance.diagnostics.evidence import Evidence, Tolerance
-from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
+from airflow_provider_lance.diagnostics.finding_builder import command, finding, start_again
+from airflow_provider_lance.diagnostics.findings import Finding, Repair, Severity
 from airflow_provider_lance.diagnostics.formatting import ago, is_later, lasted, seconds_since
 from airflow_provider_lance.exceptions import FencedError, TerminalError, error_class
 from airflow_provider_lance.protocol.model import Owner
@@ -24,6 +20,7 @@ __all__ = ["driver_rules", "is_driver_running", "live_drivers"]
 
 _GRACE = 60.0
 """The age up to which a stop request needs no finding: the default grace of a driver."""
+_UNSURE = " Whether the driver is dead cannot be proven from here: check on its host."
 
 
 def live_drivers(evidence: Evidence, tolerance: Tolerance) -> list[DriverObservation]:
@@ -67,18 +64,15 @@ def _two(evidence: Evidence, alive: list[DriverObservation]) -> Finding:
     keeps = next((each for each in alive if evidence.active and each is owner), alive[0])
     others = [each for each in alive if each is not keeps]
     pids = [str(each.process.pid) for each in others if each.process]
-    where = ", ".join(each.where for each in others)
-    return Finding(
-        Code.TWO_DRIVERS,
-        f"{len(alive)} drivers of query {evidence.query_id} are alive: "
-        f"{' and '.join(name_of(each) for each in alive)}.",
-        cause="A task was started again while its last driver went on, or two deployments run one "
-        f"query id. Only the owner commits, so no row is doubled. Keep {name_of(keeps)}; the other "
-        f"({where}) ends as fenced at its next epoch, or at once by the command, typed on its own "
-        "host.",
-        command=f"kill {' '.join(pids)}" if pids else "",
-        evidence={"drivers": [described(each) for each in alive], "keep": described(keeps)},
-        query_id=evidence.query_id,
+    return finding(
+        Case.TWO_DRIVERS,
+        {"drivers": [each.shown() for each in alive], "keep": keeps.shown()},
+        f"kill {' '.join(pids)}" if pids else "",
+        count=len(alive),
+        drivers=" and ".join(each.name for each in alive),
+        keep=keeps.name,
+        others=", ".join(each.where for each in others),
+        of=evidence,
     )
 
 
@@ -90,74 +84,66 @@ def _not_there(
     alive: list[DriverObservation],
 ) -> Finding:
     shown = {
-        **described(seen),
+        **seen.shown(),
         "token": owner.token,
         "since": owner.time,
         "watermark": evidence.watermark.epoch,
         "committedAt": evidence.watermark.committed_at,
     }
-    if seen.liveness(tolerance.silence).alive is None and seen.heartbeat is None and not alive:
+    lives = seen.liveness(tolerance.silence).alive
+    if lives is None and seen.heartbeat is None and not alive:
         return _unseen(evidence, tolerance, seen, shown)
-    how = _how_gone(seen)
     if alive:
-        return Finding(
-            Code.DRIVER_GONE,
-            f"The driver that owns query {evidence.query_id}, {name_of(seen)}, {how}; "
-            f"{name_of(alive[0])} is at work and takes the query over.",
-            cause="A new driver claims the query as it starts, or with its first rows; it has not "
-            "yet.",
-            evidence={**shown, "successor": described(alive[0])},
-            query_id=evidence.query_id,
-            raised=Severity.INFO,
+        return finding(
+            Case.DRIVER_REPLACED,
+            {**shown, "successor": alive[0].shown()},
+            driver=seen.name,
+            how=_how_gone(seen),
+            successor=alive[0].name,
+            of=evidence,
         )
-    proven = seen.liveness(tolerance.silence).alive is False
-    again = start_again(owner.driver.launched_by)
-    sure = "" if proven else " Whether it is dead cannot be proven from here: look on its host."
-    return Finding(
-        Code.DRIVER_GONE,
-        f"The driver that owns query {evidence.query_id}, {name_of(seen)}, {how}; the watermark is "
-        f"{evidence.watermark.epoch} and nobody is at work.",
-        cause="It was killed, its host went down, or it gave up on an epoch that hung. No row is "
-        f"lost: the next driver goes on after the watermark.{sure} To go on, {again}; release the "
-        "query if it is not to run again.",
-        command=command(evidence, "release", options=("--yes",) if proven else ()),
-        evidence={**shown, "proven": proven},
-        query_id=evidence.query_id,
+    proven = lives is False
+    return finding(
+        Case.DRIVER_GONE,
+        {**shown, "proven": proven},
+        command(evidence, "release", options=("--yes",) if proven else ()),
         repair=Repair.OWNER if proven else None,
+        driver=seen.name,
+        how=_how_gone(seen),
+        unsure="" if proven else _UNSURE,
+        again=start_again(owner.driver.launched_by),
+        of=evidence,
     )
 
 
 def _how_gone(seen: DriverObservation) -> str:
     if seen.summary is not None:
-        released = "after it released it" if seen.summary.released else "without releasing it"
+        released = "after releasing it" if seen.summary.released else "without releasing it"
         return f"ended ({seen.summary.reason}) {released}"
     if seen.alive is False:
         return "is gone"
     if seen.heartbeat and seen.heartbeat.state == "ended":
-        return "said that it ended, and left no summary"
+        return "reported its end and left no summary"
     if seen.heartbeat:
-        return f"gave no heartbeat for {lasted(seen.silent)} and is out of sight"
-    return "is out of sight"
+        return f"has sent no heartbeat for {lasted(seen.silent)} and cannot be seen from here"
+    return "cannot be seen from here"
 
 
 def _unseen(
     evidence: Evidence, tolerance: Tolerance, seen: DriverObservation, shown: dict[str, Any]
 ) -> Finding:
-    watermark = evidence.watermark
-    age = seconds_since(watermark.committed_at, evidence.seen_at)
-    last = f"epoch {watermark.epoch} was committed {ago(watermark.committed_at, evidence.seen_at)}"
-    what = last if watermark.committed_at else "it has committed nothing yet"
-    return Finding(
-        Code.DRIVER_UNSEEN,
-        f"The driver that owns query {evidence.query_id}, {name_of(seen)}, cannot be seen from "
-        f"here; {what}.",
-        cause="Its process is on another host and there are no heartbeats: a sink that is used "
-        "without the job writes none, and those beside a checkpoint on another host's disk cannot "
-        f"be read. Run the same command on {seen.where.rsplit(':', 1)[0]}.",
-        command=command(evidence, "status"),
-        evidence=shown,
-        query_id=evidence.query_id,
-        raised=Severity.INFO if age is not None and age < tolerance.silence else None,
+    watermark, now = evidence.watermark, evidence.seen_at
+    age = seconds_since(watermark.committed_at, now)
+    last = f"epoch {watermark.epoch} was committed {ago(watermark.committed_at, now)}"
+    return finding(
+        Case.DRIVER_UNSEEN,
+        shown,
+        command(evidence, "status"),
+        severity=Severity.INFO if age is not None and age < tolerance.silence else None,
+        driver=seen.name,
+        host=seen.where.rsplit(":", 1)[0],
+        last=last if watermark.committed_at else "it has committed nothing yet",
+        of=evidence,
     )
 
 
@@ -171,23 +157,23 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
     if issubclass(error, FencedError) or is_later(owner.time if owner else None, ended):
         return  # another driver owned the query, or it was claimed or released since
     terminal = issubclass(error, TerminalError)
-    again = start_again(newest.launched_by)
-    yield Finding(
-        Code.QUERY_FAILED,
-        f"Query {evidence.query_id} failed with {summary.error}: {_first_line(summary.message)}",
-        cause=f"Terminal: it fails again until somebody does what the message says; then {again}."
-        + _rest(summary.message)
-        if terminal
-        else f"Transient: a new start may go through; {again}, or wait for the next retry.",
-        command=command(evidence, "check"),
-        evidence={
-            **described(newest),
+    first, _, rest = (summary.message or "no message").partition("\n")
+    yield finding(
+        Case.FAILED_FOR_GOOD if terminal else Case.FAILED,
+        {
+            **newest.shown(),
             "error": summary.error,
             "message": summary.message,
             "terminal": terminal,
             "watermark": summary.watermark,
         },
-        query_id=evidence.query_id,
+        command(evidence, "check"),
+        error=summary.error,
+        message=first[:500],
+        again=start_again(newest.launched_by),
+        # After the first line follows the trace of a user's function.
+        trace=f"\n{rest[:4000]}" if rest else "",
+        of=evidence,
     )
 
 
@@ -207,34 +193,20 @@ def _stop(evidence: Evidence, alive: list[DriverObservation]) -> Iterator[Findin
     )
     if not meant and not (unseen and seen and seen.summary is None):
         return
-    who = f" by {note.by}" if note.by else ""
     waited = seconds_since(note.time, evidence.seen_at)
-    since = f" {lasted(waited)} ago" if waited is not None else ""
-    where = " and ".join(each.where for each in meant) or (seen.where if seen else "its host")
-    yield Finding(
-        Code.STOP_PENDING,
-        f"Query {evidence.query_id} was asked to stop{who}{since} and has not yet.",
-        cause="A busy driver sees the request at its next commit, an idle one within seconds, and "
-        "finishes its epoch within its grace. One that hangs never sees it: end its process on "
-        f"{where}, nothing is lost.",
-        command=command(evidence, "watch"),
-        evidence={
+    yield finding(
+        Case.STOP_PENDING,
+        {
             "token": note.token,
             "launchId": note.launch_id,
             "by": note.by,
             "time": note.time,
-            "drivers": [described(each) for each in meant],
+            "drivers": [each.shown() for each in meant],
         },
-        query_id=evidence.query_id,
-        raised=Severity.INFO if waited is not None and waited < _GRACE else None,
+        command(evidence, "watch"),
+        severity=Severity.INFO if waited is not None and waited < _GRACE else None,
+        by=f" by {note.by}" if note.by else "",
+        since=f" {lasted(waited)} ago" if waited is not None else "",
+        where=" and ".join(each.where for each in meant) or (seen.where if seen else "its host"),
+        of=evidence,
     )
-
-
-def _first_line(text: str | None) -> str:
-    return (text or "no message").splitlines()[0][:500]
-
-
-def _rest(text: str | None) -> str:
-    """Return the text after a message's first line: the trace of a user's function."""
-    rest = (text or "").partition("\n")[2][:4000]
-    return f"\n{rest}" if rest else ""

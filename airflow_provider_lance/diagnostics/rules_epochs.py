@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_lance.diagnostics.commands import command
+from airflow_provider_lance.diagnostics.catalogue import Case
 from airflow_provider_lance.diagnostics.evidence import Evidence, Tolerance
-from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
+from airflow_provider_lance.diagnostics.finding_builder import command, finding
+from airflow_provider_lance.diagnostics.findings import Finding, Repair
 from airflow_provider_lance.diagnostics.formatting import lasted, seconds_since
 from airflow_provider_lance.diagnostics.rules_driver import is_driver_running
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
@@ -34,9 +35,9 @@ def epoch_rules(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
 
 def _gap(evidence: Evidence, alive: bool | None) -> Finding:
     watermark, state, seen = evidence.watermark, evidence.state, evidence.own_checkpoint
-    missing = list(evidence.missing_versions)
+    versions = list(evidence.missing_versions)
     shown: dict[str, Any] = {
-        "missingVersions": missing,
+        "missingVersions": versions,
         "missing": watermark.missing,
         "foldedVersion": state.folded_version,
         "version": evidence.version,
@@ -44,69 +45,40 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
         "planned": seen.planned if seen else None,
         "committed": seen.committed if seen else None,
     }
-    span = f" ({missing[0]} to {missing[-1]})" if missing else ""
-    gone = (
-        f"{watermark.missing} of the versions since the last fold of query "
-        f"{evidence.query_id}{span} were cleaned up"
-    )
-    cause = (
-        "Somebody else's cleanup, or Lance's own auto-cleanup, removed versions before their "
-        "epochs were folded into the config. "
-    )
+    gone: dict[str, Any] = {
+        "missing": watermark.missing,
+        "span": f" ({versions[0]} to {versions[-1]})" if versions else "",
+    }
     if seen is None:
-        return Finding(
-            Code.HISTORY_GAP,
-            f"{gone}, and without the checkpoint nobody can tell which epochs were in them.",
-            cause=f"{cause}Run the same check where the checkpoint can be read.",
-            command=command(evidence, "check"),
-            evidence=shown,
-            query_id=evidence.query_id,
-        )
+        line = command(evidence, "check")
+        return finding(Case.GAP_WITHOUT_CHECKPOINT, shown, line, **gone, of=evidence)
     doubt = epoch_in_doubt(seen, state, watermark)
     if doubt is None:
         proven = max(watermark.epoch, known_done(state))
-        return Finding(
-            Code.HISTORY_GAP,
-            f"{gone}; every epoch up to {proven} is proven nevertheless, so none is in doubt.",
-            cause=f"{cause}The next start folds what is proven; nothing to do.",
-            evidence={**shown, "proven": proven},
-            query_id=evidence.query_id,
-            raised=Severity.INFO,
-        )
-    epoch = ("--epoch", str(doubt), "--after-version", str(state.folded_version))
-    committed, absent = (
-        command(evidence, "resolve", "gap", options=(*epoch, answer))
-        for answer in ("--committed", "--missing")
-    )
+        shown["proven"] = proven
+        return finding(Case.GAP_WITHOUT_DOUBT, shown, proven=proven, **gone, of=evidence)
+    shown["inDoubt"] = doubt
     if alive:
-        return Finding(
-            Code.HISTORY_GAP,
-            f"{gone} under a live driver; were it to die now, whether epoch {doubt} landed could "
-            "not be told.",
-            cause=f"{cause}The driver knows its own epochs and goes on; its next fold closes the "
-            "gap. Stop whoever cleans up.",
-            command=command(evidence, "watch"),
-            evidence={**shown, "inDoubt": doubt},
-            query_id=evidence.query_id,
-            raised=Severity.WARNING,
-        )
-    return Finding(
-        Code.HISTORY_GAP,
-        f"{gone}, and epoch {doubt} was planned: whether the rows of epochs {watermark.epoch + 1}"
-        f" to {doubt} are in the dataset cannot be told.",
-        cause=f"{cause}Or an older version was restored before that. Look whether the rows of "
-        f"epoch {doubt} are in the dataset, and add to the command --committed if they are, "
-        "--missing if they are not.",
-        command=command(evidence, "resolve", "gap", options=epoch),
-        evidence={**shown, "inDoubt": doubt, "ifCommitted": committed, "ifMissing": absent},
-        query_id=evidence.query_id,
+        line = command(evidence, "watch")
+        return finding(Case.GAP_UNDER_DRIVER, shown, line, doubt=doubt, **gone, of=evidence)
+    epoch = ("--epoch", str(doubt), "--after-version", str(state.folded_version))
+    for name, answer in (("ifCommitted", "--committed"), ("ifMissing", "--missing")):
+        shown[name] = command(evidence, "resolve", "gap", options=(*epoch, answer))
+    return finding(
+        Case.GAP_IN_DOUBT,
+        shown,
+        command(evidence, "resolve", "gap", options=epoch),
+        doubt=doubt,
+        first=watermark.epoch + 1,
+        **gone,
+        of=evidence,
     )
 
 
 def _behind(evidence: Evidence, tolerance: Tolerance, alive: bool | None) -> Iterator[Finding]:
     watermark, state = evidence.watermark, evidence.state
     after = [
-        stamp
+        stamp.epoch_id
         for stamp in evidence.history
         if stamp.generation == state.generation
         and stamp.epoch_id > watermark.epoch
@@ -114,66 +86,44 @@ def _behind(evidence: Evidence, tolerance: Tolerance, alive: bool | None) -> Ite
     ]
     released = state.owner is not None and state.owner.state is OwnerState.RELEASED
     if released and after and not evidence.undone:
-        yield _after_release(evidence, max(stamp.epoch_id for stamp in after))
+        yield finding(
+            Case.COMMITTED_AFTER_RELEASE,
+            {
+                "watermark": watermark.epoch,
+                "epoch": max(after),
+                "foldedVersion": state.folded_version,
+            },
+            command(evidence, "epochs"),
+            epoch=max(after),
+            of=evidence,
+        )
     if watermark.epoch <= state.watermark:
         return
     epochs = len(watermark.stamps)
     usual = bool(alive) and epochs <= tolerance.unfolded
     if usual:
-        cause = "A driver folds every few epochs and at its release; nothing to do."
+        case, line = Case.BEHIND_AS_USUAL, ""
     elif alive:
-        cause = "The driver could not fold for long; its log says why."
+        case, line = Case.BEHIND_UNDER_DRIVER, command(evidence, "status")
     else:
-        ended = "The driver ended before its next fold" if alive is False else "No driver is seen"
-        cause = (
-            f"{ended}. Nothing is lost while the versions are there, but a foreign cleanup may "
-            "take the evidence; the next start folds it, and so does a release."
-        )
-    yield Finding(
-        Code.WATERMARK_BEHIND,
-        f"The config's watermark of query {evidence.query_id} is {state.watermark}, and history "
-        f"shows epoch {watermark.epoch} in version "
-        f"{max(each.version for each in watermark.stamps)}: "
-        f"{epochs} {'epoch' if epochs == 1 else 'epochs'} since the last fold.",
-        cause=cause,
-        command=_mend(evidence, alive, usual=usual),
-        evidence={
+        case = Case.BEHIND_WITHOUT_DRIVER
+        line = command(evidence, "release", options=() if alive is None else ("--yes",))
+    yield finding(
+        case,
+        {
             "configWatermark": state.watermark,
             "watermark": watermark.epoch,
             "foldedVersion": state.folded_version,
             "version": evidence.version,
             "epochs": [[stamp.epoch_id, stamp.version] for stamp in watermark.stamps[-20:]],
         },
-        query_id=evidence.query_id,
+        line,
         repair=None if usual else Repair.WATERMARK,
-        raised=None if usual else Severity.WARNING,
-    )
-
-
-def _mend(evidence: Evidence, alive: bool | None, *, usual: bool) -> str:
-    if usual:
-        return ""
-    if alive:
-        return command(evidence, "status")
-    return command(evidence, "release", options=() if alive is None else ("--yes",))
-
-
-def _after_release(evidence: Evidence, epoch: int) -> Finding:
-    return Finding(
-        Code.WATERMARK_BEHIND,
-        f"The owner of query {evidence.query_id} is recorded as released with watermark "
-        f"{evidence.watermark.epoch}, and history shows epoch {epoch} after that.",
-        cause="The owner record was changed by hand or by another tool while a driver was at work. "
-        "A new driver would trust it and might append those epochs again. Do not start the stream; "
-        "compare the epochs first.",
-        command=command(evidence, "epochs"),
-        evidence={
-            "watermark": evidence.watermark.epoch,
-            "epoch": epoch,
-            "foldedVersion": evidence.state.folded_version,
-        },
-        query_id=evidence.query_id,
-        raised=Severity.CRITICAL,
+        folded=state.watermark,
+        epoch_version=max(each.version for each in watermark.stamps),
+        epochs=f"{epochs} {'epoch' if epochs == 1 else 'epochs'}",
+        ended="No driver can be seen" if alive is None else "The driver ended before its next fold",
+        of=evidence,
     )
 
 
@@ -199,22 +149,15 @@ def _against_spark(
         return
     if watermark.missing and not alive:
         return  # the gap's finding covers it
+    case = Case.IN_FLIGHT if alive else Case.IN_FLIGHT_WITHOUT_DRIVER
+    if alive is None:
+        case = Case.IN_FLIGHT_UNSEEN
     since = f" since {seen.planned_at}" if seen.planned_at else ""
-    yield Finding(
-        Code.EPOCH_IN_FLIGHT,
-        f"Epoch {doubt} of query {evidence.query_id} is planned{since} and not committed; the "
-        f"watermark is {watermark.epoch}.",
-        cause="The driver is at work on it."
-        if alive
-        else "No driver is at work: the next start plans the same epoch again, with the same rows."
-        if alive is False
-        else "Whether a driver is at work on it cannot be seen from here.",
-        evidence=_epochs(evidence, seen),
-        query_id=evidence.query_id,
-    )
+    yield finding(case, _epochs(evidence), of=evidence, epoch=doubt, since=since)
 
 
-def _epochs(evidence: Evidence, seen: Checkpoint | None) -> dict[str, Any]:
+def _epochs(evidence: Evidence) -> dict[str, Any]:
+    seen = evidence.own_checkpoint
     return {
         "watermark": evidence.watermark.epoch,
         "committedAt": evidence.watermark.committed_at,
@@ -229,40 +172,34 @@ def _stalled(evidence: Evidence, epoch: int | None) -> Finding:
     seen, health = evidence.own_checkpoint, evidence.health
     since = seen.planned_at if seen else None
     waited = seconds_since(since, evidence.seen_at)
-    what = f"Epoch {epoch}" if epoch is not None else "The driver"
-    how = (
-        f"is planned and not committed since {since} ({lasted(waited)})"
-        if epoch is not None and since and waited is not None
-        else f"makes no progress: {health.reason if health else 'nothing is known of it'}"
-    )
     driver = evidence.drivers[0] if evidence.drivers else None
     where = driver.where if driver else "an unknown host"
-    return Finding(
-        Code.STALLED,
-        f"{what} of query {evidence.query_id} {how}.",
-        cause="The source, Spark's tasks or the store hang, or the epoch is too large. Look at the "
-        f"driver's log and the Spark UI; ask it to stop, and end its process on {where} if it does "
-        "not within its grace: nothing is lost, the epoch is planned again.",
-        command=command(evidence, "stop", options=("--yes",)),
-        evidence={
-            **_epochs(evidence, seen),
+    known = epoch is not None and waited is not None
+    return finding(
+        Case.EPOCH_STALLED if known else Case.DRIVER_STALLED,
+        {
+            **_epochs(evidence),
             "driver": where,
             "health": str(health) if health else None,
             "uiAddress": driver.heartbeat.ui_address if driver and driver.heartbeat else "",
         },
-        query_id=evidence.query_id,
+        command(evidence, "stop", options=("--yes",)),
+        epoch=epoch,
+        since=since,
+        waited=lasted(waited or 0.0),
+        reason=health.reason if health else "its state is unknown",
+        driver=where,
+        of=evidence,
     )
 
 
 def _to_skip(evidence: Evidence, seen: Checkpoint, epoch: int) -> Finding:
     stamp = next((each for each in evidence.history if each.epoch_id == epoch), None)
-    where = f" in version {stamp.version}" if stamp else ""
-    return Finding(
-        Code.EPOCH_TO_SKIP,
-        f"Epoch {epoch} of query {evidence.query_id} is committed{where} and absent from Spark's "
-        f"commit log, which ends at {seen.committed}.",
-        cause="The driver ended between the commit and Spark's note of it. Harmless: the next "
-        "start replays the epoch and skips it.",
-        evidence={**_epochs(evidence, seen), "epochVersion": stamp.version if stamp else None},
-        query_id=evidence.query_id,
+    return finding(
+        Case.EPOCH_TO_SKIP,
+        {**_epochs(evidence), "epochVersion": stamp.version if stamp else None},
+        epoch=epoch,
+        where=f" in version {stamp.version}" if stamp else "",
+        committed=seen.committed,
+        of=evidence,
     )

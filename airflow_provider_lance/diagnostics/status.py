@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Unpack
 
-from airflow_provider_lance.diagnostics.collect import collect
+from airflow_provider_lance.diagnostics.collect import CollectOptions, collect
 from airflow_provider_lance.diagnostics.evidence import (
     USUAL,
     Evidence,
-    Tolerance,
 )
 from airflow_provider_lance.diagnostics.findings import Finding, Severity
 from airflow_provider_lance.diagnostics.formatting import ago, seconds_since
 from airflow_provider_lance.diagnostics.rules import evaluate_rules
-from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import DatasetPort
@@ -60,33 +59,17 @@ class Status(JsonRecord):
     findings: tuple[Finding, ...] = ()
 
 
-def take_status(
-    port: DatasetPort,
-    query_id: str,
-    *,
-    checkpoint_location: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    tolerance: Tolerance = USUAL,
-    connection_arguments: str = "",
-    history: int = 5,
-    files: Callable[[str], Files] | None = None,
-) -> Status:
-    """Observe one stream and return its status; arguments as in :func:`.collect.collect`.
+def take_status(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions]) -> Status:
+    """Observe one stream and return its status; reads 5 epochs of history by default.
 
+    :param options: as for :func:`~.collect.collect`.
     :raises ProtocolVersionError, DatasetNotFoundError, StorageUnavailableError: as there.
     """
-    evidence = collect(
-        port,
-        query_id,
-        checkpoint_location=checkpoint_location,
-        storage_options=storage_options,
-        tolerance=tolerance,
-        connection_arguments=connection_arguments,
-        history=history,
-        files=files,
-    )
+    options.setdefault("history", 5)
+    evidence = collect(port, query_id, **options)
+    findings = evaluate_rules(evidence, options.get("tolerance", USUAL))
     rows, fragments = count(port)
-    return status(evidence, evaluate_rules(evidence, tolerance), rows=rows, fragments=fragments)
+    return status(evidence, findings, rows=rows, fragments=fragments)
 
 
 def count(port: DatasetPort) -> tuple[int | None, int | None]:
@@ -174,7 +157,7 @@ def _parts(evidence: Evidence, driver: DriverObservation | None) -> list[str]:
     if watermark.committed_at:
         parts.append(f"committed {ago(watermark.committed_at, now)}")
     if health is None:
-        return [*parts, "no driver to be seen from here"]
+        return [*parts, "no driver can be seen from here"]
     if health.state.ended:
         return [health.reason, *parts[1:]]
     if health.state.lost or health.state in (StreamState.STARTING, StreamState.STOPPING):

@@ -7,8 +7,9 @@ barrier, a release. So the next driver finds a query that ended in order.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Unpack
 
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
@@ -19,27 +20,22 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import fold_updates
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy, OnHistoryGap
+from airflow_provider_lance.protocol.commit_policy import OnHistoryGap
 from airflow_provider_lance.protocol.model import OwnerState, QueryState
 from airflow_provider_lance.protocol.port import Configure, DatasetPort
 from airflow_provider_lance.protocol.proof import epoch_in_doubt
-from airflow_provider_lance.protocol.watermark import (
-    exact_watermark,
-    known_done,
-    newest_done,
-)
+from airflow_provider_lance.protocol.watermark import exact_watermark, known_done, newest_done
 from airflow_provider_lance.repair.force_release import force_release
 from airflow_provider_lance.repair.preconditions import (
-    check_preconditions,
+    Preconditions,
+    RepairOptions,
     gap_error,
     known_query,
     refuse_undone,
 )
-from airflow_provider_lance.repair.result import Action, RepairResult, Write, planned_writes
+from airflow_provider_lance.repair.result import Action, RepairResult, Write
 
 __all__ = ["fold_watermark", "release_owner", "resolve_checkpoint", "resolve_gap"]
-
-_DEAD = "--proven-dead"
 
 
 def fold_watermark(
@@ -92,60 +88,45 @@ def release_owner(
     port: DatasetPort,
     query_id: str,
     *,
-    by: str,
     checkpoint_location: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    connection_arguments: str = "",
-    proven_dead: bool = False,
-    dry_run: bool = False,
-    backoff: Backoff | None = None,
+    **options: Unpack[RepairOptions],
 ) -> RepairResult:
     """Release an owner whose driver is dead: a claim, a barrier and a release.
 
-    :param by: who releases, for the owner record.
     :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
-    :param connection_arguments: what a command needs to reach the store, for the messages.
-    :param proven_dead: the caller knows by other means that no driver of the query runs. A process
-        that is seen alive still refuses.
     :raises DriverAliveError: a driver is alive, or its state is unknown.
     :raises SpecError: the dataset does not know the query.
     :raises HistoryGapError: versions are missing and the checkpoint cannot prove the watermark.
     :raises FencedError: another driver claimed in the middle; its claim stands.
     :raises TransientError: the store refused too often.
     """
-    preconditions = check_preconditions(port, query_id, storage_options, connection_arguments)
-    port, state, owner = preconditions.port, preconditions.state, preconditions.owner
+    preconditions = Preconditions(port, query_id, options)
+    owner, state = preconditions.owner, preconditions.state
     if owner.state is OwnerState.RELEASED:
         sentence = f"token {owner.token} has been released since {owner.time}: nothing to do"
-        return _repaired(Action.RELEASE, port, state, sentence, changed=False)
+        return _repaired(Action.RELEASE, preconditions.port, state, sentence, changed=False)
     location = checkpoint_location or owner.driver.checkpoint_location
-    sure = preconditions.command("release", options=[_DEAD])
-    preconditions.refuse_live_driver(location, proven_dead=proven_dead, command=sure)
+    preconditions.refuse_live_driver(location, verb=["release"])
     mark = preconditions.watermark()
     if mark.missing:
         checkpoint = preconditions.recorded_checkpoint(location, mark)
         in_doubt = epoch_in_doubt(checkpoint, state, mark)
         if in_doubt is not None:
-            raise gap_error(port, state, mark, in_doubt, connection_arguments=connection_arguments)
+            raise preconditions.gap_error(mark, in_doubt)
     else:
         # The checkpoint is not needed here. This one proves nothing: if versions vanish in the
         # middle, the claim refuses.
         checkpoint = Checkpoint(location, owner.driver.checkpoint_id, planned=sys.maxsize)
-    driver = preconditions.driver("released", by)
-    if dry_run:
-        watermark = max(mark.epoch, checkpoint.committed)
-        plan = planned_writes(port, state, driver, replace(mark, epoch=watermark))
-        sentence = f"token {owner.token} released by {by}, watermark {watermark}"
-        return _repaired(Action.RELEASE, port, state, sentence, plan=plan)
-    policy = CommitPolicy(backoff=backoff or Backoff())
+    driver, epoch = preconditions.driver("released"), max(mark.epoch, checkpoint.committed)
     try:
-        port, state = force_release(
-            port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
+        port, state, plan = force_release(
+            preconditions, driver, checkpoint, replace(mark, epoch=epoch)
         )
     except HistoryGapError as error:
-        raise gap_error(port, state, mark, connection_arguments=connection_arguments) from error
-    sentence = f"token {owner.token} released by {by}, watermark {state.watermark}"
-    return _repaired(Action.RELEASE, port, state, sentence)
+        raise preconditions.gap_error(mark) from error
+    watermark = epoch if plan else state.watermark
+    sentence = f"token {owner.token} released by {preconditions.by}, watermark {watermark}"
+    return _repaired(Action.RELEASE, port, state, sentence, plan=plan)
 
 
 def resolve_gap(
@@ -154,31 +135,26 @@ def resolve_gap(
     epoch: int,
     landed: bool,
     *,
-    by: str,
     after_version: int | None = None,
     checkpoint_location: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    connection_arguments: str = "",
-    proven_dead: bool = False,
-    dry_run: bool = False,
-    backoff: Backoff | None = None,
+    **options: Unpack[RepairOptions],
 ) -> RepairResult:
     """Answer for the one epoch in doubt, and release the query with that answer folded.
 
     :param epoch: the epoch to answer for; it must be the one in doubt.
     :param landed: whether its rows are in the dataset.
-    :param by: see :func:`release_owner`, for the others too.
     :param after_version: the fold that the answer is about; ``None`` answers for the gap as it is
         now.
+    :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
     :raises PreconditionError: there is no gap, a later one than the answer is about, or another
-        epoch or none is in doubt; as :class:`DriverAliveError` a driver is alive, or that cannot be
-        told.
-    :raises HistoryGapError: the recorded checkpoint is not at the location, and only it tells
-        which epoch is in doubt.
-    :raises FencedError: another driver claimed in the middle; it was left alone.
+        epoch or none is in doubt; as :class:`DriverAliveError` a driver is alive, or its state is
+        unknown.
+    :raises HistoryGapError: the recorded checkpoint is not at the location, and only it says which
+        epoch is in doubt.
+    :raises FencedError: another driver claimed in the middle; its claim stands.
     :raises TransientError: the store refused too often.
     """
-    preconditions = check_preconditions(port, query_id, storage_options, connection_arguments)
+    preconditions = Preconditions(port, query_id, options)
     port, state, owner = preconditions.port, preconditions.state, preconditions.owner
     mark = preconditions.watermark()
     if not mark.missing:
@@ -191,14 +167,13 @@ def resolve_gap(
         raise PreconditionError(
             f"the answer about epoch {epoch} of query {query_id!r} is about the versions of "
             f"{port.uri} after {after_version}; its watermark was folded at version {folded} "
-            f"since, and epoch {epoch} may have been written since. Look again, and answer for the "
-            f"versions after {folded}"
+            f"since, and epoch {epoch} may have been written since. Check again, and answer for "
+            f"the versions after {folded}"
         )
     location = checkpoint_location or owner.driver.checkpoint_location
-    named = ("--epoch", str(epoch), "--after-version", str(folded))
-    answer = (*named, "--committed" if landed else "--missing")
-    sure = preconditions.command("resolve", "gap", options=[*answer, _DEAD])
-    preconditions.refuse_live_driver(location, proven_dead=proven_dead, command=sure)
+    answer = "--committed" if landed else "--missing"
+    named = ["--epoch", str(epoch), "--after-version", str(folded), answer]
+    preconditions.refuse_live_driver(location, verb=["resolve", "gap", *named])
     checkpoint = preconditions.recorded_checkpoint(location, mark)
     in_doubt = epoch_in_doubt(checkpoint, state, mark)
     if in_doubt is None:
@@ -211,46 +186,38 @@ def resolve_gap(
         raise PreconditionError(
             f"epoch {epoch} of query {query_id!r} is not in doubt, epoch {in_doubt} is: planned, "
             f"not in the commit log of {location}, and not in the versions that {port.uri} still "
-            f"has. Look for the rows of epoch {in_doubt}"
+            f"has. Check for the rows of epoch {in_doubt}"
         )
     if preconditions.heard >= epoch and not landed:
         raise PreconditionError(
-            f"epoch {epoch} of query {query_id!r} is not missing: its driver told of it as "
-            "committed. Say --committed, unless the dataset was brought back to an older state"
+            f"epoch {epoch} of query {query_id!r} is not missing: its driver reported it as "
+            "committed. Say --committed, unless an older state of the dataset was restored"
         )
     if epoch <= checkpoint.committed and not landed:
         raise PreconditionError(
             f"epoch {epoch} of query {query_id!r} is in Spark's commit log, so it is not read "
             "again. If its rows are not in the table, start the stream once with onRestore=accept:"
-            f"{max(mark.epoch, known_done(state)) + 1}-{epoch}, which goes on without them"
+            f"{max(mark.epoch, known_done(state)) + 1}-{epoch}, which continues without them"
         )
     what = f"epoch {epoch} resolved as {'committed' if landed else 'missing'}"
-    driver = preconditions.driver(what, by)
-    if dry_run:
-        watermark = epoch if landed else max(mark.epoch, checkpoint.committed)
-        plan = planned_writes(port, state, driver, replace(mark, epoch=watermark))
-        sentence = f"{what} by {by}, watermark {watermark}, released"
-        return _repaired(Action.GAP, port, state, sentence, plan=plan)
-    said = OnHistoryGap(epoch, landed, folded)
-    policy = CommitPolicy(on_history_gap=said, backoff=backoff or Backoff())
-    port, state = force_release(
-        port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
+    last = epoch if landed else max(mark.epoch, checkpoint.committed)
+    port, state, plan = force_release(
+        preconditions,
+        preconditions.driver(what),
+        checkpoint,
+        replace(mark, epoch=last),
+        on_history_gap=OnHistoryGap(epoch, landed, folded),
     )
-    sentence = f"{what} by {by}, watermark {state.watermark}, released"
-    return _repaired(Action.GAP, port, state, sentence)
+    watermark = last if plan else state.watermark
+    sentence = f"{what} by {preconditions.by}, watermark {watermark}, released"
+    return _repaired(Action.GAP, port, state, sentence, plan=plan)
 
 
 def resolve_checkpoint(
     port: DatasetPort,
     query_id: str,
     checkpoint_location: str,
-    *,
-    by: str,
-    storage_options: Mapping[str, str] | None = None,
-    connection_arguments: str = "",
-    proven_dead: bool = False,
-    dry_run: bool = False,
-    backoff: Backoff | None = None,
+    **options: Unpack[RepairOptions],
 ) -> RepairResult:
     """Record the checkpoint that is now at a location, and start a new numbering of epochs for it.
 
@@ -264,14 +231,11 @@ def resolve_checkpoint(
     :raises FencedError: another driver claimed in the middle; its claim stands.
     :raises TransientError: the store refused too often.
     """
-    preconditions = check_preconditions(port, query_id, storage_options, connection_arguments)
-    port, state, owner = preconditions.port, preconditions.state, preconditions.owner
-    named = ["--checkpoint", checkpoint_location, _DEAD]
-    sure = preconditions.command("resolve", "checkpoint", options=named)
+    preconditions = Preconditions(port, query_id, options)
+    port, owner = preconditions.port, preconditions.owner
+    verb = ["resolve", "checkpoint", "--checkpoint", checkpoint_location]
     recorded = owner.driver.checkpoint_location
-    preconditions.refuse_live_driver(
-        recorded, checkpoint_location, proven_dead=proven_dead, command=sure
-    )
+    preconditions.refuse_live_driver(recorded, checkpoint_location, verb=verb)
     checkpoint = preconditions.checkpoint(checkpoint_location)
     if checkpoint.id is None:
         raise PreconditionError(
@@ -285,21 +249,16 @@ def resolve_checkpoint(
             f"{query_id!r} in {port.uri} belongs to, and no older copy: there is nothing to resolve"
         )
     driver = replace(
-        preconditions.driver("checkpoint resolved", by),
+        preconditions.driver("checkpoint resolved"),
         checkpoint_id=checkpoint.id,
         checkpoint_location=checkpoint_location,
     )
-    what = f"checkpoint {checkpoint.id} recorded by {by}"
-    if dry_run:
-        plan = planned_writes(port, state, driver, None)
-        sentence = f"{what}, generation {state.generation + 1}, epochs numbered anew"
-        return _repaired(Action.CHECKPOINT, port, state, sentence, plan=plan)
-    policy = CommitPolicy(new_generation=True, backoff=backoff or Backoff())
-    port, state = force_release(
-        port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
+    port, state, plan = force_release(preconditions, driver, checkpoint, None)
+    sentence = (
+        f"checkpoint {checkpoint.id} recorded by {preconditions.by}, generation "
+        f"{state.generation + bool(plan)}, with a new numbering of epochs"
     )
-    sentence = f"{what}, generation {state.generation}, epochs numbered anew"
-    return _repaired(Action.CHECKPOINT, port, state, sentence)
+    return _repaired(Action.CHECKPOINT, port, state, sentence, plan=plan)
 
 
 def _repaired(
@@ -309,18 +268,19 @@ def _repaired(
     sentence: str,
     *,
     changed: bool = True,
-    plan: list[Write] | None = None,
+    plan: Sequence[Write] = (),
 ) -> RepairResult:
+    """Return the result; with a ``plan`` it is a dry run's."""
     return RepairResult(
         action=action,
         uri=port.uri,
         query_id=state.query_id,
         sentence=sentence,
-        changed=changed and plan is None,
+        changed=changed and not plan,
         version=port.version,
         watermark=state.watermark,
         token=state.owner.token if state.owner else None,
         generation=state.generation,
-        dry_run=plan is not None,
-        writes=tuple(plan or ()),
+        dry_run=bool(plan),
+        writes=tuple(plan),
     )

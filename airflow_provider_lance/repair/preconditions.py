@@ -4,51 +4,83 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import chain
+from typing import Required, TypedDict
 from uuid import uuid4
 
+from airflow_provider_lance.diagnostics.collect_drivers import collect_drivers, with_owner
 from airflow_provider_lance.exceptions import (
     DatasetRestoredError,
+    DriverAliveError,
     HistoryGapError,
     ProtocolVersionError,
     SpecError,
     StorageUnavailableError,
 )
+from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
-from airflow_provider_lance.protocol.codec import (
-    decode_query,
-    query_ids,
-)
+from airflow_provider_lance.protocol.codec import decode_query, query_ids
 from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.files import ArrowFiles, open_files
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
     Driver,
     Owner,
+    OwnerState,
     QueryState,
     Watermark,
 )
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.watermark import exact_watermark
-from airflow_provider_lance.repair.liveness import refuse_live_driver, seen_from_here
 from airflow_provider_lance.supervision.driver_reports import report_location
-from airflow_provider_lance.supervision.liveness import DriverObservation
+from airflow_provider_lance.supervision.liveness import DriverObservation, Sign
 
-__all__ = ["Preconditions", "check_preconditions", "gap_error", "known_query", "refuse_undone"]
+__all__ = ["Preconditions", "RepairOptions", "gap_error", "known_query", "named", "refuse_undone"]
+
+_YOUNG_SECONDS = 600.0
+"""The age up to which a heartbeat of a driver that is not visible refuses a repair."""
+
+
+class RepairOptions(TypedDict, total=False):
+    """What every repair of one query's ownership can be given."""
+
+    by: Required[str]
+    """Who asks, for the owner record."""
+    storage_options: Mapping[str, str] | None
+    connection_arguments: str
+    """What a printed command needs to reach the store."""
+    proven_dead: bool
+    """The caller knows by other means that no driver of the query runs. A process that is seen
+    alive still refuses."""
+    dry_run: bool
+    """Write nothing; the result says what would be written."""
+    backoff: Backoff | None
 
 
 class Preconditions:
-    """One query at one version: its owner, and what is proven of its epochs."""
+    """One query at one version: its owner, what is proven of its epochs, and the repair's options.
 
-    def __init__(
-        self,
-        port: DatasetPort,
-        state: QueryState,
-        owner: Owner,
-        storage: Mapping[str, str] | None,
-        connection_arguments: str = "",
-    ) -> None:
-        self.port, self.state, self.owner = port, state, owner
-        self._storage, self._connection_arguments = storage, connection_arguments
+    :ivar dry_run: whether nothing may be written.
+    """
+
+    def __init__(self, port: DatasetPort, query_id: str, options: RepairOptions) -> None:
+        """Open the newest version and read the query there.
+
+        :raises SpecError: the dataset does not know the query.
+        :raises ProtocolVersionError: another tool's query, or a newer protocol.
+        """
+        self.port = port.latest()
+        self.state = known_query(self.port, query_id)
+        assert self.state.owner is not None
+        self.owner = self.state.owner
+        self.by = options["by"]
+        self.dry_run = options.get("dry_run", False)
+        self.backoff = options.get("backoff") or Backoff()
+        self._proven_dead = options.get("proven_dead", False)
+        self._storage = options.get("storage_options")
+        self._connection_arguments = options.get("connection_arguments", "")
         self._drivers: tuple[DriverObservation, ...] = ()
 
     @property
@@ -58,13 +90,11 @@ class Preconditions:
 
     def command(self, *verb: str, options: Sequence[str] = ()) -> str:
         """Return the command to type for this query."""
-        return _typed(
-            *verb,
-            uri=self.port.uri,
-            query=self.query_id,
-            options=options,
-            connection_arguments=self._connection_arguments,
-        )
+        return _typed(self.port.uri, self.query_id, self._connection_arguments, *verb, *options)
+
+    def gap_error(self, mark: Watermark, in_doubt: int | None = None) -> HistoryGapError:
+        """Return the error for a watermark that is not proven."""
+        return gap_error(self.port, self.state, mark, in_doubt, self._connection_arguments)
 
     def watermark(self) -> Watermark:
         """Return the exact watermark at this version.
@@ -75,21 +105,66 @@ class Preconditions:
         refuse_undone(self.port, mark)
         return mark
 
-    def refuse_live_driver(
-        self, location: str, *others: str, proven_dead: bool, command: str
-    ) -> None:
+    def refuse_live_driver(self, location: str, *others: str, verb: Sequence[str]) -> None:
         """Raise unless every visible driver has exited, including those known by reports.
+
+        Only what is observed counts: a process of this host that has exited, or a driver's own
+        summary. An old heartbeat proves nothing, and a recent one refuses.
 
         :param location: the owner's checkpoint, beside which drivers write their reports.
         :param others: checkpoints beside which other drivers may have written theirs.
+        :param verb: the command to type, with its options, once the driver is proven dead by other
+            means.
         :raises DriverAliveError: a driver is alive, or its state is unknown.
         :raises SpecError: the reports' location cannot be opened from here.
         :raises StorageUnavailableError: the store of the reports did not answer or refused.
         """
-        places = dict.fromkeys((location, *others))
-        reports = [self._reports(each, optional=proven_dead) for each in places]
-        self._drivers = seen_from_here(self.state, *reports)
-        refuse_live_driver(self.state, self._drivers, proven_dead=proven_dead, command=command)
+        reports = [self._reports(each) for each in dict.fromkeys((location, *others))]
+        now = datetime.now(UTC)
+        seen = [collect_drivers(each, self.query_id, now) if each else () for each in reports]
+        own = with_owner(seen[0], self.state, reports[0], now)
+        self._drivers = own + tuple(chain.from_iterable(seen[1:]))
+        for driver in sorted(self._drivers, key=lambda each: not each.alive):
+            alive = self._is_alive(driver)
+            if alive is True or (alive is None and not self._proven_dead):
+                raise self._refusal(driver, alive, verb)
+
+    def _is_alive(self, driver: DriverObservation) -> bool | None:
+        """Return whether a driver may still write; ``None`` if that is unknown."""
+        own = driver.is_of(self.owner.driver)
+        holds = own and self.owner.state is OwnerState.ACTIVE
+        if own and not holds:
+            return False  # it released the query
+        seen = driver.liveness(_YOUNG_SECONDS, process_first=holds)
+        if seen.shown_by is Sign.HEARTBEAT:
+            return None
+        if seen.alive is None and not holds:
+            return False  # a launch that owns nothing, and has been silent for long
+        return seen.alive
+
+    def _refusal(
+        self, driver: DriverObservation, alive: bool | None, verb: Sequence[str]
+    ) -> DriverAliveError:
+        own = driver.is_of(self.owner.driver)
+        who = f"launch {driver.launch_id}"
+        if own:
+            who = f"the owner (token {self.owner.token}, {named(self.owner)})"
+        process = driver.process
+        where = (
+            f"pid {process.pid} on {process.host}" if process else "a process that is not recorded"
+        )
+        last = f"last heartbeat {driver.heartbeat.time}" if driver.heartbeat else "no heartbeat"
+        seen = f"{who} of query {self.query_id!r}, {where}, {last},"
+        if alive is None:
+            typed = self.command(*verb, options=["--proven-dead"])
+            return DriverAliveError(
+                f"{seen} may be alive: that cannot be seen from here. Run this on that host, or "
+                f"make sure that this process has exited and type: {typed}"
+            )
+        after = "which releases the query" if own else "or it takes the query over"
+        return DriverAliveError(
+            f"{seen} is alive. Ask it to stop, {after}; or end that process first"
+        )
 
     @property
     def heard(self) -> int:
@@ -102,12 +177,12 @@ class Preconditions:
         said += [each.summary.watermark for each in own if each.summary]
         return max((each for each in said if each is not None), default=NO_EPOCH)
 
-    def _reports(self, location: str, *, optional: bool) -> ArrowFiles | None:
+    def _reports(self, location: str) -> ArrowFiles | None:
         try:
             files = open_files(report_location(location), self._storage)
             files.names("")
         except (SpecError, StorageUnavailableError):
-            if optional:
+            if self._proven_dead:
                 return None
             raise
         return files
@@ -132,16 +207,16 @@ class Preconditions:
         there = f"id {found.id}" if found.id else "no checkpoint"
         if found.id == recorded.checkpoint_id:
             there = f"an older copy, which has planned no epoch after {found.planned}"
-        told = f" Its driver told of epoch {self.heard} last." if self.heard > NO_EPOCH else ""
+        told = f" Its driver last reported epoch {self.heard}." if self.heard > NO_EPOCH else ""
         raise HistoryGapError(
             f"{mark.missing} of the versions of {self.port.uri} after {self.state.folded_version} "
             f"were cleaned up, and only checkpoint {recorded.checkpoint_id} of query "
-            f"{self.query_id!r}, recorded at {recorded.checkpoint_location}, can tell which epochs "
-            f"they held; {location} has {there}.{told} Name the place where it is now with "
+            f"{self.query_id!r}, recorded at {recorded.checkpoint_location}, says which epochs "
+            f"they held; {location} has {there}.{told} Name its present location with "
             "--checkpoint, or give the query up: a new queryId, or onCheckpointChange=newGeneration"
         )
 
-    def driver(self, what: str, by: str) -> Driver:
+    def driver(self, what: str) -> Driver:
         """Return the owner's driver with a new run id.
 
         Everything else stays the dead driver's. So a task that supervises its launch still sees a
@@ -149,25 +224,8 @@ class Preconditions:
         middle leaves an owner that the same process proves dead. The run id is unique, since owners
         are compared by all their fields.
         """
-        return replace(self.owner.driver, run_id=f"{what} by {by or 'nobody'} {uuid4().hex[:8]}")
-
-
-def check_preconditions(
-    port: DatasetPort,
-    query_id: str,
-    storage_options: Mapping[str, str] | None,
-    connection_arguments: str,
-) -> Preconditions:
-    """Open the newest version and read the query there.
-
-    :param connection_arguments: what a command needs to reach the store, for the messages.
-    :raises SpecError: the dataset does not know the query.
-    :raises ProtocolVersionError: another tool's query, or a newer protocol.
-    """
-    port = port.latest()
-    state = known_query(port, query_id)
-    assert state.owner is not None
-    return Preconditions(port, state, state.owner, storage_options, connection_arguments)
+        run_id = f"{what} by {self.by or 'nobody'} {uuid4().hex[:8]}"
+        return replace(self.owner.driver, run_id=run_id)
 
 
 def known_query(port: DatasetPort, query_id: str) -> QueryState:
@@ -196,34 +254,36 @@ def gap_error(
     state: QueryState,
     mark: Watermark,
     in_doubt: int | None = None,
-    *,
     connection_arguments: str = "",
 ) -> HistoryGapError:
     """Return the error for a watermark that is not proven."""
-    query = state.query_id
-    how = {"uri": port.uri, "query": query, "connection_arguments": connection_arguments}
+    query, typed = state.query_id, partial(_typed, port.uri, state.query_id, connection_arguments)
     seen = (
         f"{mark.missing or 'some'} of the versions of {port.uri} after {state.folded_version} were "
         f"cleaned up, so epoch {mark.epoch} is only a lower bound of query {query!r}'s watermark"
     )
     if in_doubt is None:
         return HistoryGapError(
-            f"{seen}. Spark's commit log may prove more: type {_typed('release', **how)}"
+            f"{seen}. Spark's commit log may prove more: type {typed('release')}"
         )
-    named = ["--epoch", str(in_doubt), "--after-version", str(state.folded_version)]
-    resolve = _typed("resolve", "gap", options=named, **how)
+    after = str(state.folded_version)
+    resolve = typed("resolve", "gap", "--epoch", str(in_doubt), "--after-version", after)
     return HistoryGapError(
-        f"{seen}, and epoch {in_doubt} was planned. Look whether "
-        f"its rows are in the dataset, then type {resolve} --committed if they are, or --missing "
-        "if they are not"
+        f"{seen}, and epoch {in_doubt} was planned. Check whether its rows are in the dataset, "
+        f"then type {resolve} --committed if they are, or --missing if they are not"
     )
 
 
-def _typed(
-    *verb: str, uri: str, query: str, options: Sequence[str] = (), connection_arguments: str = ""
-) -> str:
+def _typed(uri: str, query: str, connection_arguments: str, *words: str) -> str:
+    """Return a command: the words before the first option are its verb."""
+    options = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
     return command_line(
-        *verb, uri, query, *options, "--yes", connection_arguments=connection_arguments
+        *words[:options],
+        uri,
+        query,
+        *words[options:],
+        "--yes",
+        connection_arguments=connection_arguments,
     )
 
 
@@ -236,8 +296,15 @@ def refuse_undone(port: DatasetPort, watermark: Watermark) -> None:
         return
     version, restored = watermark.undone_by
     epochs = [stamp.epoch_id for stamp in watermark.undone]
-    took = f"took epochs {epochs[0]} to {epochs[-1]} with it" if epochs else "may have taken epochs"
+    took = f"removed epochs {epochs[0]} to {epochs[-1]}" if epochs else "may have removed epochs"
     raise DatasetRestoredError(
-        f"version {version} of {port.uri} brought version {restored} back, and {took}: nothing is "
-        "folded over that. Start the stream: it says whether rows are gone, and both ways out"
+        f"version {version} of {port.uri} restored version {restored} and {took}: nothing is "
+        "folded over that. Start the stream: its error says whether rows are gone, and both ways "
+        "to continue"
     )
+
+
+def named(owner: Owner) -> str:
+    """Return an owner's name: its run, or its launch before Spark has named the run."""
+    driver = owner.driver
+    return f"run {driver.run_id}" if driver.run_id else f"launch {driver.launch_id or 'unknown'}"

@@ -10,13 +10,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import Unpack
 
 from airflow_provider_lance.exceptions import (
     CheckpointMismatchError,
     HistoryGapError,
     PreconditionError,
 )
-from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.checkpoint import (
     Checkpoint,
     OffsetLog,
@@ -26,15 +26,14 @@ from airflow_provider_lance.protocol.checkpoint import (
 )
 from airflow_provider_lance.protocol.checkpoint_corruption import assess, corrupt_error
 from airflow_provider_lance.protocol.checkpoint_files import checksum_path
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.files import ArrowFiles, Files, open_files
 from airflow_provider_lance.protocol.model import EndOffsets
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.proof import changed_ends
 from airflow_provider_lance.protocol.watermark import known_done
 from airflow_provider_lance.repair.force_release import force_release
-from airflow_provider_lance.repair.preconditions import check_preconditions, gap_error
-from airflow_provider_lance.repair.result import Action, RepairResult, planned_writes
+from airflow_provider_lance.repair.preconditions import Preconditions, RepairOptions
+from airflow_provider_lance.repair.result import Action, RepairResult
 
 __all__ = ["Rewrite", "plan_rewrite", "set_files_aside"]
 
@@ -43,13 +42,8 @@ def set_files_aside(
     port: DatasetPort,
     query_id: str,
     *,
-    by: str,
     checkpoint_location: str | None = None,
-    storage_options: Mapping[str, str] | None = None,
-    connection_arguments: str = "",
-    proven_dead: bool = False,
-    dry_run: bool = False,
-    backoff: Backoff | None = None,
+    **options: Unpack[RepairOptions],
 ) -> RepairResult:
     """Move files of a query's checkpoint into its folder `set-aside`; none is deleted.
 
@@ -59,10 +53,7 @@ def set_files_aside(
     The query is claimed and released first: an epoch that a paused driver planned with one of these
     files can then no longer land, whatever is planned in its place.
 
-    :param by: who asks, for the owner record.
     :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
-    :param connection_arguments: what a command needs to reach the store, for the messages.
-    :param proven_dead: the caller knows by other means that no driver of the query runs.
     :raises CheckpointCorruptError: nothing proves that Spark can do without them.
     :raises CheckpointMismatchError: there is another checkpoint, or none; or the dataset does not
         have the end offsets of a changed file.
@@ -74,24 +65,23 @@ def set_files_aside(
     :raises TransientError: a store refused too often. Files already moved stay moved, Spark still
         refuses to start, and the same call continues.
     """
-    preconditions = check_preconditions(port, query_id, storage_options, connection_arguments)
+    preconditions = Preconditions(port, query_id, options)
     port, state, owner = preconditions.port, preconditions.state, preconditions.owner
     location = checkpoint_location or owner.driver.checkpoint_location
-    sure = preconditions.command("resolve", "files", options=["--proven-dead"])
-    preconditions.refuse_live_driver(location, proven_dead=proven_dead, command=sure)
-    files = open_files(location, storage_options)
+    preconditions.refuse_live_driver(location, verb=["resolve", "files"])
+    files = open_files(location, options.get("storage_options"))
     checkpoint = preconditions.checkpoint(location)
     if checkpoint.id != owner.driver.checkpoint_id:
         raise CheckpointMismatchError(
             f"query {query_id!r} in {port.uri} belongs to checkpoint {owner.driver.checkpoint_id} "
             f"at {owner.driver.checkpoint_location}, and {location} has "
-            f"{f'id {checkpoint.id}' if checkpoint.id else 'no checkpoint'}. Name the place where "
-            "it is now with --checkpoint"
+            f"{f'id {checkpoint.id}' if checkpoint.id else 'no checkpoint'}. Name its present "
+            "location with --checkpoint"
         )
     mark = preconditions.watermark()
     in_doubt = checkpoint.in_flight
     if mark.missing and in_doubt is not None and in_doubt > mark.epoch:
-        raise gap_error(port, state, mark, in_doubt, connection_arguments=connection_arguments)
+        raise preconditions.gap_error(mark, in_doubt)
     watermark = max(mark.epoch, checkpoint.committed) if mark.missing else mark.epoch
     done = max(watermark, checkpoint.committed, known_done(state))
     rewrite = plan_rewrite(files, checkpoint, changed_ends(checkpoint, state, mark), done)
@@ -107,7 +97,7 @@ def set_files_aside(
         watermark=state.watermark,
         token=owner.token,
         generation=state.generation,
-        dry_run=dry_run,
+        dry_run=preconditions.dry_run,
     )
     if found and not found.set_aside:
         raise corrupt_error(
@@ -116,7 +106,7 @@ def set_files_aside(
             port.uri,
             query_id,
             known=True,
-            connection_arguments=connection_arguments,
+            connection_arguments=options.get("connection_arguments", ""),
         )
     # A separate folder: Spark refuses to plan epoch 0 while `offsets` holds anything (seen on 4.3).
     folder = f"set-aside/{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
@@ -132,18 +122,16 @@ def set_files_aside(
     else:
         return repaired
     moves = {path: f"{folder}/{path}" for path in paths}
-    repaired = replace(repaired, sentence=f"{what} by {by}; {reason}", moves=moves)
-    driver = preconditions.driver(what, by)
-    if dry_run:
-        plan = planned_writes(port, state, driver, replace(mark, epoch=watermark))
-        return replace(repaired, writes=tuple(plan))
-    policy = CommitPolicy(backoff=backoff or Backoff())
+    repaired = replace(repaired, sentence=f"{what} by {preconditions.by}; {reason}", moves=moves)
+    folded = replace(mark, epoch=watermark)
     try:
-        port, state = force_release(
-            port, query_id, expected=owner, driver=driver, checkpoint=checkpoint, policy=policy
+        port, state, plan = force_release(
+            preconditions, preconditions.driver(what), checkpoint, folded
         )
     except HistoryGapError as error:
-        raise gap_error(port, state, mark, connection_arguments=connection_arguments) from error
+        raise preconditions.gap_error(mark) from error
+    if plan:
+        return replace(repaired, writes=tuple(plan))
     # From here on, no driver can land an epoch planned with one of these files.
     current = (
         rewrite.is_current(files)
@@ -153,8 +141,8 @@ def set_files_aside(
     )
     if not current:
         raise PreconditionError(
-            f"the checkpoint at {location} or the watermark of query {query_id!r} changed while it "
-            "was looked at; no file was moved. Look at it again before you go on"
+            f"the checkpoint at {location} or the watermark of query {query_id!r} changed during "
+            "the check; no file was moved. Check again before you continue"
         )
     if rewrite:
         rewrite.apply(files, folder)

@@ -111,6 +111,22 @@ class DriverObservation:
         return f"{self.process.host}:{self.process.pid}" if self.process else "an unknown host"
 
     @property
+    def name(self) -> str:
+        """Return where it runs, and its launch."""
+        return f"{self.where} ({f'launch {self.launch_id}' if self.launch_id else 'no launch'})"
+
+    def shown(self) -> dict[str, Any]:
+        """Return it in the form that a finding's evidence shows."""
+        return {
+            "launchId": self.launch_id,
+            "driver": self.where,
+            "alive": self.alive,
+            "heartbeatAt": self.heartbeat.time if self.heartbeat else None,
+            "token": self.token,
+            "ended": self.summary.reason.value if self.summary else None,
+        }
+
+    @property
     def said_of_itself(self) -> Mapping[str, Any]:
         """Return the ``driver`` part of its heartbeat, empty without one."""
         said = (self.heartbeat_json or {}).get("driver")

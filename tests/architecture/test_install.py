@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import distribution, metadata, version
 from pathlib import Path
 
-from airflow_provider_lance.cli.doctor_packages import _REPAIR
+from airflow_provider_lance.cli.doctor_machine import _REPAIR
 
 
 def _hashes(name: str) -> dict[str, str]:

@@ -149,7 +149,7 @@ def test_an_answer_to_an_earlier_gap_is_refused(wreck: Stream) -> None:
     words = ("resolve", "gap", wreck.uri, "--epoch", "4", "--after-version", "0", "--missing")
     ran = typed(*words, "--yes")
     assert ran.status == 1
-    assert "Look again" in ran.err
+    assert "Check again" in ran.err
     assert open_dataset(wreck.uri).version == version
 
 
@@ -252,7 +252,6 @@ def test_contradictions(tmp_path: Path) -> None:
     uri = make(tmp_path, 1)
     ran = typed("cleanup", uri, "--yes", "--dry-run")
     assert ran.status == 2
-    assert "which of the two" in ran.err
     ran = typed("optimize", uri, "--target-rows", "0", "--dry-run")
     assert ran.status == 2
     assert "target_rows_per_fragment" in ran.err

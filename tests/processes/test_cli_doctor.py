@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 from packaging.requirements import Requirement
 
-from airflow_provider_lance.cli import doctor_packages as environment
-from airflow_provider_lance.cli import doctor_store as probe
-from airflow_provider_lance.cli.diagnosis import Diagnosis, Level
-from airflow_provider_lance.cli.doctor_spark import diagnose_spark
+from airflow_provider_lance.cli import doctor as probe
+from airflow_provider_lance.cli import doctor_machine as environment
+from airflow_provider_lance.cli.doctor_machine import Diagnosis, Level, diagnose_spark
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.dataset import open_dataset as really_open
 from tests.support.cli import Ran, Stream, python, sleeper, typed

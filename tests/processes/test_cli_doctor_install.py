@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-PRINT = "from airflow_provider_lance.cli import doctor_packages; print(doctor_packages._REPAIR)"
+PRINT = "from airflow_provider_lance.cli import doctor_machine; print(doctor_machine._REPAIR)"
 
 
 @pytest.mark.parametrize(

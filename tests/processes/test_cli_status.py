@@ -186,7 +186,7 @@ def test_a_watch_goes_on_while_the_store_is_away(stream: Stream) -> None:
         reports = Path(f"{stream.checkpoint}.reports")
         reports.rename(reports.with_name("hidden"))
         reports.write_text("no folder")
-        assert "could not tell: " in process.stderr.readline()
+        assert "store unreachable: " in process.stderr.readline()
         reports.unlink()
         reports.with_name("hidden").rename(reports)
         stream.step()

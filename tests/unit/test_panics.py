@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from lance.fragment import write_fragments
 
-from airflow_provider_lance.cli.exit_codes import Exit
 from airflow_provider_lance.cli.main import main
+from airflow_provider_lance.cli.output import Exit
 from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
     StorageUnavailableError,

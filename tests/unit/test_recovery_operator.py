@@ -193,7 +193,7 @@ class TestDecisions:
         assert found["evidence"]["proven"] is False
         release = {"epoch": found["evidence"]["watermark"]}
         with pytest.raises(
-            AirflowFailException, match="worker-9.* make sure that this process is gone"
+            AirflowFailException, match="worker-9.* make sure that this process has exited"
         ):
             run(ti, wreck.uri, query_ids=ORDERS, release=release)
         release["proven_dead"] = True
@@ -240,7 +240,7 @@ class TestDecisions:
         wreck.run(3, unlogged=1)
         wreck.clean_up()
         earlier = {"epoch": 2, "landed": False, "after_version": wreck.folded - 1}
-        with pytest.raises(AirflowFailException, match="folded at version .* Look again"):
+        with pytest.raises(AirflowFailException, match="folded at version .* Check again"):
             run(ti, wreck.uri, query_ids=ORDERS, resolve_gap=earlier)
         assert "LS205" in codes(ti.xcoms["return_value"])
 

@@ -159,7 +159,7 @@ def test_an_older_version_brought_back_is_not_folded_over(tmp_path: Path) -> Non
     older: Any = port.dataset.checkout_version(before)
     older.restore()
     for repair in (fold_watermark, lambda port, query: release_owner(port, query, by="")):
-        with pytest.raises(DatasetRestoredError, match="took epochs 2 to 3 with it"):
+        with pytest.raises(DatasetRestoredError, match="removed epochs 2 to 3"):
             repair(scene.world.open(), QUERY)
     port.dataset.checkout_version(before + 2).restore()
     assert release(scene).watermark == 3

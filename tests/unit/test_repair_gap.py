@@ -134,7 +134,7 @@ def test_a_query_without_a_gap_has_nothing_to_resolve(scene: Scene) -> None:
 def test_the_drivers_own_word_contradicts_a_wrong_answer(scene: Scene) -> None:
     leave_gap(scene, landed=True)
     scene.beat(LAUNCH, DEAD, watermark=2)
-    refused(scene, PreconditionError, "is not missing: its driver told", resolve, 2, False)
+    refused(scene, PreconditionError, "is not missing: its driver", resolve, 2, False)
     assert resolve(scene, 2, True).changed
 
 
@@ -155,7 +155,7 @@ def test_an_older_copy_of_the_checkpoint_bridges_nothing(scene: Scene) -> None:
     scene.beat(LAUNCH, DEAD, watermark=1)
     Path(scene.checkpoint, "offsets", "1").unlink()
     Path(scene.checkpoint, "commits", "1").unlink()
-    refused(scene, HistoryGapError, "an older copy.*epoch 1 last", release)
+    refused(scene, HistoryGapError, "an older copy.*epoch 1", release)
 
 
 def test_without_a_gap_the_checkpoint_has_no_say(scene: Scene, tmp_path: Path) -> None:

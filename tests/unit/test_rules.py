@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from airflow_provider_lance import diagnostics
+from airflow_provider_lance.diagnostics.catalogue import Case
 from airflow_provider_lance.diagnostics.evidence import Contradiction, Evidence, Undone
 from airflow_provider_lance.diagnostics.findings import Code, Severity
 from airflow_provider_lance.diagnostics.rules import evaluate_rules
@@ -364,3 +367,9 @@ def test_every_code_of_a_stream_has_a_row() -> None:
     told = {code for _, expected in ROWS.values() for code, _ in expected}
     whole = {code for code in Code if code.value.startswith("LS4")} | {Code.HEALTHY}
     assert told == set(Code) - whole
+
+
+def test_every_code_has_a_case_and_every_case_a_rule() -> None:
+    rules = "".join(path.read_text() for path in Path(diagnostics.__path__[0]).glob("rules*.py"))
+    assert {case.code for case in Case} == set(Code)
+    assert [case for case in Case if f"{case}" not in rules] == []

@@ -68,15 +68,14 @@ SENTENCES = {
         drivers=(driver(summary=summary()),),
         health=Health(StreamState.FINISHED, "read all available data, watermark 5"),
     ),
-    "unknown: watermark 5, committed 15 min ago, no driver to be seen from here": seen(
+    "unknown: watermark 5, committed 15 min ago, no driver can be seen from here": seen(
         drivers=(ELSEWHERE,), health=None, watermark=mark(committed_at=at(900))
     ),
     "dead: the driver that owns query q, host:100 (launch L1), is gone; the watermark is 5 and "
-    "nobody is at work": seen(drivers=(GONE,), health=Health(StreamState.DEAD, "gone")),
-    "running: epoch 5 of query q is in the dataset, its checkpoint at /cp ends at epoch 3": seen(
-        checkpoint=checkpoint(3, 3)
-    ),
-    "running: watermark 5, committed 20 s ago; but asked to stop, and has not yet": seen(
+    "no driver is running": seen(drivers=(GONE,), health=Health(StreamState.DEAD, "gone")),
+    "running: epoch 5 of query q is in the dataset, but its checkpoint at /cp ends "
+    "at epoch 3": seen(checkpoint=checkpoint(3, 3)),
+    "running: watermark 5, committed 20 s ago; but asked to stop, and has not stopped yet": seen(
         state=replace(state(), stop_token=1)
     ),
 }

@@ -1,32 +1,59 @@
-"""What findings advise: ``lance-stream`` commands quoted for a shell, and tasks to clear."""
+"""Build findings: a case of the catalogue with its values, and the command to type."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_lance.diagnostics.catalogue import Case
 from airflow_provider_lance.diagnostics.evidence import Evidence
-from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
 from airflow_provider_lance.protocol.commands import command_line
-from airflow_provider_lance.supervision.liveness import DriverObservation
 
-__all__ = [
-    "NEW_GENERATION",
-    "command",
-    "dataset_command",
-    "described",
-    "name_of",
-    "shown_checkpoint",
-    "start_again",
-]
-
-NEW_GENERATION = (
-    "or start once with onCheckpointChange=newGeneration, which numbers epochs anew and reads the "
-    "source from where the checkpoint stands"
-)
+__all__ = ["checkpoint_values", "command", "finding", "start_again"]
 
 _TASK = re.compile(r"(?P<dag>[^/]+)/(?P<task>[^/]+)/(?P<run>.+)/(?P<index>-?\d+)#\d+")
 """The form of a driver's ``launchedBy`` if a task launched it: `dag/task/run/map index#try`."""
+
+
+def finding(
+    case: Case,
+    shown: Mapping[str, Any],
+    typed: str = "",
+    *,
+    of: Evidence | None = None,
+    severity: Severity | None = None,
+    code: Code | None = None,
+    repair: Repair | None = None,
+    **values: object,
+) -> Finding:
+    """Return the finding of a case.
+
+    :param shown: the proof, as the finding's evidence.
+    :param typed: the command to type next.
+    :param of: the stream that it is about, if one; its own values need not be given.
+    :param severity: another severity than the case's; ``code`` likewise.
+    :param values: what the case's text names in braces.
+    """
+    if of is not None:
+        values = {
+            "uri": of.uri,
+            "query": of.query_id,
+            "version": of.version,
+            "watermark": of.watermark.epoch,
+            "location": of.checkpoint_location or "(none recorded)",
+        } | values
+    return Finding(
+        code or case.code,
+        case.summary.format_map(values),
+        case.cause.format_map(values),
+        typed,
+        shown,
+        str(values.get("query", "")),
+        repair,
+        severity or case.severity,
+    )
 
 
 def command(evidence: Evidence, *verb: str, options: tuple[str, ...] = ()) -> str:
@@ -48,13 +75,6 @@ def command(evidence: Evidence, *verb: str, options: tuple[str, ...] = ()) -> st
     )
 
 
-def dataset_command(
-    uri: str, connection_arguments: str, *verb: str, options: tuple[str, ...] = ()
-) -> str:
-    """Return a command for a dataset."""
-    return command_line(*verb, uri, *options, connection_arguments=connection_arguments)
-
-
 def start_again(launched_by: str) -> str:
     """Return how to start a stream again: by clearing the task that launched it, if one did."""
     found = _TASK.fullmatch(launched_by)
@@ -64,26 +84,9 @@ def start_again(launched_by: str) -> str:
     return f"clear task {found['task']} of DAG {found['dag']}, run {found['run']}{mapped}"
 
 
-def name_of(driver: DriverObservation) -> str:
-    """Return where a driver runs, and its launch."""
-    return f"{driver.where} ({f'launch {driver.launch_id}' if driver.launch_id else 'no launch'})"
-
-
-def described(driver: DriverObservation) -> dict[str, Any]:
-    """Return a driver in the form that evidence shows."""
-    return {
-        "launchId": driver.launch_id,
-        "driver": driver.where,
-        "alive": driver.alive,
-        "heartbeatAt": driver.heartbeat.time if driver.heartbeat else None,
-        "token": driver.token,
-        "ended": driver.summary.reason.value if driver.summary else None,
-    }
-
-
-def shown_checkpoint(evidence: Evidence, seen: Checkpoint | None) -> dict[str, Any]:
-    """Return a checkpoint and what the dataset records, in the form that evidence shows."""
-    owner, watermark = evidence.state.owner, evidence.watermark
+def checkpoint_values(evidence: Evidence) -> dict[str, Any]:
+    """Return the checkpoint and what the dataset records, in the form that evidence shows."""
+    owner, seen = evidence.state.owner, evidence.checkpoint
     return {
         "checkpointLocation": evidence.checkpoint_location,
         "recordedLocation": owner.driver.checkpoint_location if owner else None,
@@ -91,7 +94,7 @@ def shown_checkpoint(evidence: Evidence, seen: Checkpoint | None) -> dict[str, A
         "checkpointId": seen.id if seen else None,
         "planned": seen.planned if seen else None,
         "committed": seen.committed if seen else None,
-        "watermark": watermark.epoch,
+        "watermark": evidence.watermark.epoch,
         "configWatermark": evidence.state.watermark,
         "version": evidence.version,
     }
