@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
-from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from benchmarks.contestants import lance_stream, spark_sinks
 from benchmarks.contestants.lance_table import lance_uri
 from benchmarks.contestants.streams import Stream

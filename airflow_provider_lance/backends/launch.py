@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from airflow_provider_lance.backends.base import Driver, Polled
-from airflow_provider_lance.backends.masters import CLUSTER_MANAGERS
+from airflow_provider_lance.backends.cluster_managers import CLUSTER_MANAGERS
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.protocol.decoding import Reader, moment
 from airflow_provider_lance.protocol.json_codec import JsonRecord

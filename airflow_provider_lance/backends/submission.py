@@ -15,7 +15,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook, Connection
 
 from airflow_provider_lance.backends.base import ClusterManager
-from airflow_provider_lance.backends.masters import CLUSTER_MANAGERS, master_kind, master_of
+from airflow_provider_lance.backends.cluster_managers import (
+    CLUSTER_MANAGERS,
+    master_kind,
+    master_of,
+)
 from airflow_provider_lance.compat import AirflowNotFoundException, check_tracking
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.decoding import shown

@@ -25,7 +25,8 @@ from airflow_provider_lance.operators.supervision import Supervision
 from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.protocol.decoding import shown
 from airflow_provider_lance.protocol.option_parsers import parsed, text
-from airflow_provider_lance.spec.job import AVAILABLE_NOW, SinkOptions
+from airflow_provider_lance.spec.job import AVAILABLE_NOW
+from airflow_provider_lance.spec.sink_options import SinkOptions
 
 if TYPE_CHECKING:
     from airflow_provider_lance.operators.stream import LanceStreamOperator

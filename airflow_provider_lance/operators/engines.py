@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_lance import shipping
+from airflow_provider_lance.backends.cluster_managers import driver_name
 from airflow_provider_lance.backends.environment import inherit_no_more
-from airflow_provider_lance.backends.masters import driver_name
 from airflow_provider_lance.backends.submission import Submission
 from airflow_provider_lance.backends.submit import (
     close_output,

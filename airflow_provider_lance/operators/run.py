@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_lance.backends.masters import master_kind
+from airflow_provider_lance.backends.cluster_managers import master_kind
 from airflow_provider_lance.compat import AirflowException
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.links.lance import (

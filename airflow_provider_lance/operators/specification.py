@@ -15,7 +15,8 @@ from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.codec import require_query_id
-from airflow_provider_lance.spec.job import JobSpec, SinkOptions
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.spec.source_options import doubtful_options
 from airflow_provider_lance.supervision.driver_reports import new_launch_id
 

@@ -18,7 +18,7 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.spark.compat import offsets_of, source_names
 from airflow_provider_lance.spark.files import HadoopFiles
-from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.spec.sink_options import SinkOptions
 
 __all__ = ["ActiveQuery", "find_active_query", "refuse_another_query", "same_location"]
 

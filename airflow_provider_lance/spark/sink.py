@@ -47,7 +47,7 @@ from airflow_provider_lance.spark.start import (
 from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
-from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import report_location
 
 __all__ = ["EpochReport", "LanceSink", "RunMetrics", "StoppedOnRequestError"]
@@ -68,7 +68,7 @@ class LanceSink:
     Start the query with :meth:`start`. You can also pass the sink to ``foreachBatch``; it then
     checks dataset, checkpoint and output mode at the first epoch, before it writes anything.
 
-    Options have the names of :class:`~airflow_provider_lance.spec.job.SinkOptions`, in camelCase:
+    Options have the names of :class:`~.spec.sink_options.SinkOptions`, in camelCase:
     ``LanceSink(uri=…, queryId=…, checkpointLocation=…, outputMode="append")``. A sink serves one
     run; make a new one for the next.
 

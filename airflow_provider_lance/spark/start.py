@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import Driver, Owner
-from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.liveness import DriverObservation

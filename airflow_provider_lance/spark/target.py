@@ -29,7 +29,7 @@ from airflow_provider_lance.spark.columns import (
     refuse_collated_keys,
 )
 from airflow_provider_lance.spark.writer import DELETE_FLAG
-from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.spec.sink_options import SinkOptions
 
 __all__ = ["open_target"]
 

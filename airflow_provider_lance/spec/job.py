@@ -1,7 +1,7 @@
-"""The options and the job specification of a stream, parsed once, then frozen.
+"""The job specification of a stream, parsed once, then frozen.
 
 The names are Spark's (camelCase). An unknown name is refused with the list of valid ones. Both
-sides of a launch parse with this module: Airflow before it starts anything, then the driver.
+sides of a launch parse it: Airflow before it starts anything, then the driver.
 """
 
 from __future__ import annotations
@@ -9,28 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol import option_parsers as forms
-from airflow_provider_lance.protocol.codec import require_query_id
-from airflow_provider_lance.protocol.commit_policy import OnHistoryGap, OnRestore
-from airflow_provider_lance.protocol.dataset import CACHE_BYTES
 from airflow_provider_lance.protocol.json_codec import Options
-from airflow_provider_lance.protocol.model import OutputMode
-from airflow_provider_lance.protocol.option_parsers import option, switch
+from airflow_provider_lance.protocol.option_parsers import option
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.spec.source_options import refuse_misspelt
-from airflow_provider_lance.supervision.driver_reports import report_location
 
-__all__ = ["AVAILABLE_NOW", "JobSpec", "SinkOptions", "Source"]
+__all__ = ["AVAILABLE_NOW", "JobSpec", "Source"]
 
 AVAILABLE_NOW = "availableNow"
 _INTERVAL = re.compile(r"([0-9]{1,18}) (millisecond|second|minute|hour|day)s?")
 _UNIT_SECONDS = {"millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600, "day": 86_400}
-
-
-_bytes = partial(forms.positive, most=2**40)  # 1 TiB
 
 
 def _trigger(value: Any) -> str:
@@ -40,102 +32,6 @@ def _trigger(value: Any) -> str:
     if found and int(found[1]) * _UNIT_SECONDS[found[2]] <= forms.MOST_SECONDS:
         return str(value)
     raise ValueError("'availableNow' or an interval such as '10 seconds'")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SinkOptions(Options):
-    """The sink's options, by the names that users type.
-
-    - ``uri``, ``queryId``, ``checkpointLocation``: required; both places absolute.
-    - ``outputMode``: ``append``, ``complete`` or ``update``.
-    - ``mergeKeys``, ``deleteWhen``: for an upsert, the columns that identify a row and a SQL
-      condition over the stream's columns under which the row is deleted instead.
-    - ``updateAsAppend``: append every changed row of an update instead.
-    - ``smallEpochRows``: partitions with at most this many rows (and 2 MiB) are gathered into one
-      fragment; rows are counted, not estimated. 0 writes everything on the executors.
-    - ``targetRowsPerFragment``: rows after which a new fragment begins.
-    - ``watermarkEvery``: epochs between two folds of the watermark.
-    - ``autoCompactEvery``: epochs between two compactions by the driver; 0 for none.
-    - ``cacheBytes``: the most that Lance's caches hold in the driver; an eighth for manifests and
-      file footers, the rest for indices.
-    - ``createIfMissing``, ``vectorSizes``: create the dataset with the stream's columns, with list
-      columns as vectors of a fixed size.
-    - ``invalidText``: ``refuse`` text that is not UTF-8, or ``replace`` its wrong bytes by U+FFFD.
-    - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
-    - ``onHistoryGap``: ``fail``, ``committed:<epoch>@<version>`` or ``missing:<epoch>@<version>``.
-    - ``onRestore``: ``fail`` or ``accept:<first>-<last>``, the epochs that a restored version took
-      away and that the stream goes on without.
-    - ``storageOptions``: Lance's, secrets included; never shown.
-    """
-
-    uri: str = option(forms.location, "", name="uri")
-    query_id: str = option(require_query_id, "", name="queryId")
-    checkpoint_location: str = option(forms.location, "", name="checkpointLocation")
-    output_mode: OutputMode = option(forms.mode, OutputMode.APPEND, name="outputMode")
-    merge_keys: tuple[str, ...] = option(forms.names, (), name="mergeKeys")
-    delete_when: str | None = option(forms.text, None, name="deleteWhen")
-    update_as_append: bool = option(forms.flag, False, name="updateAsAppend")
-    small_epoch_rows: int = option(forms.count, 20_000, name="smallEpochRows")
-    target_rows_per_fragment: int = option(forms.positive, 1_048_576, name="targetRowsPerFragment")
-    watermark_every: int = option(forms.positive, 10, name="watermarkEvery")
-    auto_compact_every: int = option(forms.count, 0, name="autoCompactEvery")
-    cache_bytes: int = option(_bytes, CACHE_BYTES, name="cacheBytes")
-    create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
-    vector_sizes: Mapping[str, int] = option(forms.vector_sizes, dict, name="vectorSizes")
-    replace_invalid_text: bool = switch("refuse", "replace", name="invalidText")
-    new_generation: bool = switch("fail", "newGeneration", name="onCheckpointChange")
-    on_restore: OnRestore = option(OnRestore.parse, OnRestore(), name="onRestore", write=str)
-    on_history_gap: OnHistoryGap = option(
-        OnHistoryGap.parse, OnHistoryGap(), name="onHistoryGap", write=str
-    )
-    storage_options: Mapping[str, str] = option(
-        forms.strings, dict, name="storageOptions", secret=True
-    )
-
-    what = "sink options"
-
-    def check(self, given: Mapping[str, Any]) -> None:
-        """Refuse missing and contradicting options; see :meth:`Options.check`."""
-        require_query_id(self.query_id)
-        for name, value in (("uri", self.uri), ("checkpointLocation", self.checkpoint_location)):
-            if not value:
-                raise SpecError(f"sink options: {name} is missing")
-        update = self.output_mode is OutputMode.UPDATE
-        if update and not self.merge_keys and not self.update_as_append:
-            raise SpecError(
-                "outputMode=update needs one of two things: mergeKeys (the columns that identify a "
-                "row; matching rows are replaced, others added), or updateAsAppend=true (every "
-                "changed row is appended, earlier ones stay)"
-            )
-        if self.merge_keys and (not update or self.update_as_append):
-            raise SpecError(
-                "mergeKeys belongs to outputMode=update without updateAsAppend; got outputMode="
-                f"{self.output_mode.value}, updateAsAppend={str(self.update_as_append).lower()}"
-            )
-        if self.update_as_append and not update:
-            raise SpecError(
-                "updateAsAppend belongs to outputMode=update; got outputMode="
-                f"{self.output_mode.value}"
-            )
-        if self.delete_when and not self.merge_keys:
-            raise SpecError("deleteWhen needs mergeKeys: rows are deleted by their keys")
-        checkpoint = self.checkpoint_location
-        if forms.contains(self.uri, checkpoint):
-            raise SpecError(
-                f"checkpointLocation {checkpoint!r} lies in the dataset {self.uri!r}: give Spark's "
-                "files a folder of their own"
-            )
-        for folder in (checkpoint, report_location(checkpoint)):
-            if forms.contains(folder, self.uri):
-                raise SpecError(
-                    f"the dataset {self.uri!r} lies in {folder!r}, where Spark and the driver keep "
-                    "files of their own: give it another place than checkpointLocation"
-                )
-
-    @property
-    def commit_mode(self) -> OutputMode:
-        """Return how an epoch is committed; a classic update is an append of delta rows."""
-        return OutputMode.APPEND if self.update_as_append else self.output_mode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import WriteTask
-from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from benchmarks.contestants.lance_table import LanceTable
 from benchmarks.contestants.table import NO_OPTIONS, STREAM_QUERY, Make, Table
 

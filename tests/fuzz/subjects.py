@@ -36,7 +36,8 @@ from airflow_provider_lance.protocol.codec import (
     require_query_id,
 )
 from airflow_provider_lance.protocol.commit_policy import OnHistoryGap
-from airflow_provider_lance.spec.job import JobSpec, SinkOptions
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity

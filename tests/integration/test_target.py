@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_lance.exceptions import StorageUnavailableError
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.spark.target import open_target
-from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from tests.support.proxy import Fault, Kind, Proxy, no_fault, once
 from tests.support.s3 import IMPATIENT, S3Server, s3_server
 from tests.support.sparkstream import ORDERS, orders

@@ -60,7 +60,7 @@ from airflow_provider_lance.protocol.port import Append
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.writer import WriteTask, gather_rows
-from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from tests.support.sparkstream import Stream
 
 Row = tuple[Any, ...]

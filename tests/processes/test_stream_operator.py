@@ -19,7 +19,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_provider_lance.backends.masters import master_of
+from airflow_provider_lance.backends.cluster_managers import master_of
 from airflow_provider_lance.backends.submission import spark_connection
 from airflow_provider_lance.backends.submit import driver_root
 from airflow_provider_lance.exceptions import (

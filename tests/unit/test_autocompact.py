@@ -20,7 +20,7 @@ from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.spark import autocompact
 from airflow_provider_lance.spark.autocompact import AutoCompaction, left_alone
-from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from tests.support.drivers import QUERY, SparkLike, World, epoch_rows, lance_world
 
 LOGGER = "airflow_provider_lance.spark.autocompact"

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.commit_policy import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.model import OutputMode
-from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, SinkOptions, Source
+from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, Source
+from airflow_provider_lance.spec.sink_options import SinkOptions
 
 SECRET = "v3ry-s3cret"
 SINK = {"uri": "s3://lake/t.lance", "queryId": "orders", "checkpointLocation": "s3://lake/cp"}

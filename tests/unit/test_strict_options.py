@@ -26,7 +26,8 @@ from airflow_provider_lance.protocol.decoding import shown
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.option_parsers import contains, location
 from airflow_provider_lance.spark.application import read_spec
-from airflow_provider_lance.spec.job import JobSpec, SinkOptions
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig

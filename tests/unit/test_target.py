@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_lance.exceptions import StorageUnavailableError
 from airflow_provider_lance.spark import target
-from airflow_provider_lance.spec.job import SinkOptions
+from airflow_provider_lance.spec.sink_options import SinkOptions
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 
