@@ -21,7 +21,7 @@ _OWNER = "The driver that owns query {query}, {driver}, "
 _GONE = _OWNER + "{how}; the watermark is {watermark} and no driver is running."
 _KILLED = (
     "It was killed, its host went down, or it gave up on an epoch that hung. No row is lost."
-    "{unsure} To continue, {again}; if the stream is not to run again, release the query."
+    "{unsure} To continue, {again}. Release the query only if the stream is not to run again."
 )
 _FAILED = "Query {query} failed with {error}: {message}"
 _HANGS = (
