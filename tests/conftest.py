@@ -19,10 +19,12 @@ from hypothesis import HealthCheck, settings
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tests.support import class_archive
 from tests.support.temporary import remove, use_own_temporary_folder
 
 # Here, not in a hook: other conftest modules make temporary folders while they are imported.
 TEMPORARY = use_own_temporary_folder()
+class_archive.use()
 
 # The same examples on every run, and no verdict that depends on how fast the machine is.
 settings.register_profile(

@@ -84,10 +84,12 @@ def open_dataset(
     import lance
 
     chosen = dict(storage_options or {})
-    session = lance_session(cache_bytes)
     with reading(uri):
         dataset = lance.dataset(
-            uri, version=version, storage_options=chosen or None, session=session
+            uri,
+            version=version,
+            storage_options=chosen or None,
+            session=lance_session(cache_bytes),
         )
         return LanceDatasetPort(dataset, chosen)
 

@@ -185,7 +185,9 @@ class Supervised:
             )
         )
         fragments = lance.fragment.write_fragments(ROWS, self.uri)
-        made.commit(Epoch(epoch_id, OutputMode.APPEND, fragments, len(ROWS), 0, utc_now()))
+        made.begin(epoch_id).commit(
+            Epoch(epoch_id, OutputMode.APPEND, fragments, len(ROWS), 0, utc_now())
+        )
         return made
 
     @property

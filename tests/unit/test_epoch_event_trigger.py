@@ -448,7 +448,7 @@ def test_condition(condition: dict[str, int], advance: Advance, met: bool, exact
 def test_a_mark_is_read_or_refused(given: Any) -> None:
     made = Mark(4, 3, 2, 1, "run")
     assert Mark.read_whole(json.loads(json.dumps(made.to_json()))) == made
-    with pytest.raises(ValueError, match=r"no mark|invalid literal"):
+    with pytest.raises(ValueError, match="cannot be read as a mark"):
         Mark.read_whole(given)
 
 

@@ -23,7 +23,7 @@ from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.protocol.watermark import exact_watermark
-from airflow_provider_lance.repair import actions as repairing
+from airflow_provider_lance.repair import force_release as repairing
 from airflow_provider_lance.repair.actions import (
     fold_watermark,
     release_owner,
