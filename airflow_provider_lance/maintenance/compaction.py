@@ -161,7 +161,7 @@ def _upserts(port: LanceDatasetPort, query_id: str) -> Iterator[Any]:
     if owner is None or owner.state is not OwnerState.ACTIVE:
         return
     for stamp in exact_watermark(port, query_id).stamps:
-        if stamp.mode == OutputMode.UPDATE:
+        if OutputMode(stamp.mode).effect.replaces_rows:
             yield stamp
 
 

@@ -20,7 +20,7 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.commands import restore_line
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.protocol.model import Epoch, OutputMode, Owner, QueryState, Watermark
+from airflow_provider_lance.protocol.model import Epoch, Owner, QueryState, Watermark
 from airflow_provider_lance.protocol.port import Change, DatasetPort, Overwrite, Upsert
 from airflow_provider_lance.protocol.watermark import versions_of
 
@@ -190,7 +190,7 @@ class Chain:
     def note_epoch(self, epoch: Epoch, base: DatasetPort) -> None:
         """Record what proves an epoch that has just landed on top of ``base``."""
         # A complete epoch is a strict commit, and each one replaces the fragments before.
-        adds = epoch.fragments and epoch.mode is not OutputMode.COMPLETE
+        adds = epoch.fragments and epoch.mode.effect.always_adds
         self._landmark = _Added(self.port, base) if adds else None
 
     def note_found(self) -> None:

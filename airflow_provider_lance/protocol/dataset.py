@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
@@ -287,6 +287,8 @@ class LanceDatasetPort:
                 return operations.Project(self._dataset.lance_schema)
             case Upsert():
                 return operations.Update(**self._upsert(change))
+            case _:
+                assert_never(change)
 
     def _upsert(self, change: Upsert) -> dict[str, Any]:
         """Turn "delete these keys, add these fragments" into one Update operation's fields.

@@ -23,7 +23,7 @@ from airflow_provider_lance.protocol.chain import Chain
 from airflow_provider_lance.protocol.codec import encode_stamp
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.failpoints import CommitResult, Failpoint
-from airflow_provider_lance.protocol.model import EndOffsets, Epoch, OutputMode
+from airflow_provider_lance.protocol.model import EndOffsets, Epoch
 from airflow_provider_lance.protocol.ownership import Ownership
 from airflow_provider_lance.protocol.port import DatasetPort, change_for
 from airflow_provider_lance.protocol.watermark import find_epoch, versions_of
@@ -110,7 +110,7 @@ class EpochPlan:
         # An append is rebased over others' commits. The other two must see them: an upsert from
         # before a compaction would not delete what the compaction replaced, if that version was
         # cleaned up.
-        strictly = epoch.mode is not OutputMode.APPEND
+        strictly = epoch.mode.effect.strict
         base = chain.port.version
         chain.refresh(strictly=strictly)
         if chain.port.version != base:
@@ -262,7 +262,7 @@ def _inspect(chain: Chain, epoch: Epoch, base: int) -> None:
             "epoch's rows again from the source, and stop streams before a schema is changed"
         )
     between = range(base + 1, chain.port.version)
-    upsert = epoch.mode is OutputMode.UPDATE
+    upsert = epoch.mode.effect.replaces_rows
     if not (chain.fenced or upsert):
         return
     if all(chain.port.properties(version) is not None for version in between):

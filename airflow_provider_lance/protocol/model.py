@@ -29,12 +29,43 @@ NO_EPOCH = -1
 """The watermark of a query that has committed nothing; Spark's first epoch is 0."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What follows from an output mode."""
+
+    of_spark: str
+    """The output mode in which Spark runs the query."""
+    strict: bool = True
+    """Whether an epoch must see what others committed before it."""
+    takes_keys: bool = False
+    """Whether it needs merge keys."""
+    replaces_rows: bool = False
+    """Whether rows with its keys are replaced."""
+    replaces_all: bool = False
+    """Whether all rows are replaced."""
+    always_adds: bool = False
+    """Whether its fragments are in the version that it makes."""
+
+
 class OutputMode(StrEnum):
     """How an epoch changes the dataset; the names are Spark's."""
 
     APPEND = "append"
     COMPLETE = "complete"
     UPDATE = "update"
+
+    @property
+    def effect(self) -> Effect:
+        """Return what follows from it."""
+        match self:
+            case OutputMode.APPEND:
+                return Effect(of_spark="append", strict=False, always_adds=True)
+            case OutputMode.COMPLETE:
+                return Effect(of_spark="complete", replaces_all=True)
+            case OutputMode.UPDATE:
+                return Effect(
+                    of_spark="update", takes_keys=True, replaces_rows=True, always_adds=True
+                )
 
 
 class OwnerState(StrEnum):

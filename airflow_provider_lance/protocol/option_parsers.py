@@ -286,7 +286,7 @@ def mode(value: Any) -> OutputMode:
     try:
         return OutputMode(plain_text(value).lower())
     except ValueError:
-        raise ValueError("one of 'append', 'complete', 'update'") from None
+        raise ValueError(f"one of {', '.join(repr(str(each)) for each in OutputMode)}") from None
 
 
 def switch(off: str, on: str, *, name: str) -> Any:

@@ -103,7 +103,7 @@ def refuse_another_query(session: SparkSession, options: SinkOptions, epoch_id: 
     query = find_active_query(session, query_id)
     if query is None:
         return
-    wanted = options.output_mode.value
+    wanted = options.output_mode.effect.of_spark
     if query.output_mode != wanted:
         raise SpecError(
             f"the query runs in output mode {query.output_mode} and the sink was made for {wanted},"

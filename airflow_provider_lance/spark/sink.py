@@ -21,12 +21,7 @@ from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.epoch_plan import EpochPlan
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.lance_errors import named_panics
-from airflow_provider_lance.protocol.model import (
-    EndOffsets,
-    Epoch,
-    OutputMode,
-    utc_now,
-)
+from airflow_provider_lance.protocol.model import EndOffsets, Epoch, utc_now
 from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.spark.active_query import (
     ActiveQuery,
@@ -145,7 +140,7 @@ class LanceSink:
         if self.options.auto_compact_every:
             self._compaction.use_interval(interval)
         return (
-            df.writeStream.outputMode(self.options.output_mode.value)
+            df.writeStream.outputMode(self.options.output_mode.effect.of_spark)
             .option("checkpointLocation", self.options.checkpoint_location)
             .foreachBatch(self)
             .trigger(**trigger)
@@ -285,7 +280,7 @@ class LanceSink:
         written = self._writer.write(self._projected(df), port.dataset)
         write_ms = (time.perf_counter() - began) * 1000
         mode = self.options.commit_mode
-        replaces = mode is OutputMode.COMPLETE and port.dataset.get_fragments()
+        replaces = mode.effect.replaces_all and port.dataset.get_fragments()
         if not written.rows and not replaces:
             plan.finish(self._ends(epoch_id))
             return EpochReport(epoch_id, None, write_ms=write_ms, version=session.port.version)
@@ -301,7 +296,7 @@ class LanceSink:
             merge_keys=self.options.merge_keys,
             ends=self._ends(epoch_id),
         )
-        if mode is not OutputMode.APPEND:
+        if mode.effect.strict:
             self._compaction.give_way()
         result = plan.commit(epoch)
         if not self.closed:

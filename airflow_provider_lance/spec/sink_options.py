@@ -80,14 +80,14 @@ class SinkOptions(Options):
         for name, value in (("uri", self.uri), ("checkpointLocation", self.checkpoint_location)):
             if not value:
                 raise SpecError(f"sink options: {name} is missing")
-        update = self.output_mode is OutputMode.UPDATE
-        if update and not self.merge_keys and not self.update_as_append:
+        update, effect = self.output_mode is OutputMode.UPDATE, self.output_mode.effect
+        if effect.takes_keys and not self.merge_keys and not self.update_as_append:
             raise SpecError(
                 "outputMode=update needs one of two things: mergeKeys (the columns that identify a "
                 "row; matching rows are replaced, others added), or updateAsAppend=true (every "
                 "changed row is appended, earlier ones stay)"
             )
-        if self.merge_keys and (not update or self.update_as_append):
+        if self.merge_keys and (not effect.takes_keys or self.update_as_append):
             raise SpecError(
                 "mergeKeys belongs to outputMode=update without updateAsAppend; got outputMode="
                 f"{self.output_mode.value}, updateAsAppend={str(self.update_as_append).lower()}"
