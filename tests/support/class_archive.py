@@ -20,9 +20,10 @@ _SECONDS = 120.0
 
 def use() -> None:
     """Let every spark-submit that this process or its children start use the archive, if any."""
-    if FILE.exists():
+    given = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    if FILE.exists() and str(FILE) not in given:
         options = f"-XX:SharedArchiveFile={FILE} -Xlog:cds=off -Xlog:cds+dynamic=off"
-        os.environ.setdefault("SPARK_SUBMIT_OPTS", options)
+        os.environ["SPARK_SUBMIT_OPTS"] = f"{given} {options}".strip()
 
 
 def make(file: Path) -> None:
