@@ -86,6 +86,8 @@ def _lines(planned: RepairResult) -> list[str]:
 def _typed(arguments: Namespace, target: Target) -> list[str]:
     said = vars(arguments)
     words = ["--epoch", str(said["epoch"])] if "epoch" in said else []
+    if said.get("after_version") is not None:
+        words += ["--after-version", str(said["after_version"])]
     words += [f"--{name}" for name in ("committed", "missing") if said.get(name)]
     words += ["--checkpoint", target.place.checkpoint] if target.place.checkpoint else []
     words += ["--proven-dead"] if arguments.proven_dead else []

@@ -122,6 +122,8 @@ def find_place(arguments: Namespace) -> Place:
     :raises SpecError: as :func:`open_target`.
     """
     checkpoint = getattr(arguments, "checkpoint", None)
+    if checkpoint is not None and not checkpoint.strip():
+        raise SpecError(f"--checkpoint must name a place, got {shown(checkpoint)}")
     if arguments.conn_id is None:
         options = _options(arguments)
         return Place(

@@ -153,6 +153,21 @@ def test_an_answer_to_an_earlier_gap_is_refused(wreck: Stream) -> None:
     assert open_dataset(wreck.uri).version == version
 
 
+def test_the_command_of_a_plan_keeps_the_version_that_the_answer_is_about(wreck: Stream) -> None:
+    lose_versions(wreck)
+    folded = state(wreck).folded_version
+    words = ("resolve", "gap", wreck.uri, "--epoch", "4", "--after-version", str(folded))
+    ran = typed(*words, "--missing")
+    assert ran.status == 2
+    assert f"--after-version {folded} --missing" in ran.out + ran.err
+
+
+def test_an_empty_checkpoint_is_refused(wreck: Stream) -> None:
+    ran = typed("resolve", "checkpoint", wreck.uri, "--checkpoint", "", "--yes")
+    assert ran.status == 2
+    assert "--checkpoint" in ran.err
+
+
 @pytest.mark.parametrize("answers", [(), ("--committed", "--missing")])
 def test_resolve_gap_needs_one_answer(wreck: Stream, answers: tuple[str, ...]) -> None:
     ran = typed("resolve", "gap", wreck.uri, "--epoch", "4", *answers, "--yes")
