@@ -20,6 +20,8 @@ from airflow_provider_lance.operators.supervision import Supervision
 from tests.support.processes import QUICK_JAVA
 from tests.support.turns import OtherRuns
 
+pytestmark = pytest.mark.slow
+
 SECRET = "t0p-s3cret-of-the-worker"
 WORKERS_SECRETS = (
     "AIRFLOW__CORE__FERNET_KEY",

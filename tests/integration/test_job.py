@@ -49,6 +49,7 @@ def summary_of(stream: Stream, launch_id: str = "launch") -> Summary:
     return summary
 
 
+@pytest.mark.slow
 def test_a_bounded_run_on_a_cluster_without_airflow_ends_with_its_summary(
     submit: Submitter, stream: Stream, tmp_path: Path
 ) -> None:
