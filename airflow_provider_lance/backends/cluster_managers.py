@@ -54,7 +54,7 @@ class Standalone(Master):
 
 
 MASTERS: tuple[Master, ...] = (Local(), Standalone(), Yarn(), Kubernetes())
-"""Every kind of master; another cluster manager is one file and its entry here."""
+"""Every kind of master; another that Spark's hook can submit to is one file and its entry here."""
 
 CLUSTER_MANAGERS = {each.name: each for each in MASTERS if isinstance(each, ClusterManager)}
 """Those that can be polled for a driver, by their names in a driver's JSON."""
