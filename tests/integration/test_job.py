@@ -186,6 +186,7 @@ def s3() -> Iterator[dict[str, str]]:
         yield server.options()
 
 
+@pytest.mark.slow
 def test_secrets_reach_driver_and_executors_and_no_command_line_or_log(
     submit: Submitter, stream: Stream, s3: dict[str, str], tmp_path: Path
 ) -> None:
