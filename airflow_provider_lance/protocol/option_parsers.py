@@ -19,9 +19,7 @@ from urllib.parse import unquote, urlsplit
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.decoding import (
     LARGEST,
-    Reader,
     plain_text,
-    read_fields,
     shown,
 )
 from airflow_provider_lance.protocol.model import OutputMode
@@ -47,7 +45,6 @@ __all__ = [
     "strings",
     "switch",
     "text",
-    "travelled",
     "vector_sizes",
 ]
 
@@ -109,22 +106,6 @@ def near_match(name: object, known: Iterable[str]) -> str | None:
     lower = {each.lower(): each for each in known}
     found = get_close_matches(name.lower(), lower, 1, 0.8) if isinstance(name, str) else []
     return lower[found[0]] if found else None
-
-
-def travelled(
-    cls: Any, given: object, what: str, readers: Mapping[str, Reader] | None = None
-) -> dict[str, Any]:
-    """Read the constructor arguments of a value sent as JSON, possibly by another version.
-
-    Unlike :func:`parsed`, this ignores unknown names.
-
-    :raises SpecError: a part is missing or has another form; the message omits values, which may be
-        secret.
-    """
-    try:
-        return read_fields(cls, given, readers)
-    except ValueError as error:
-        raise SpecError(f"{what} must be {error}") from None
 
 
 def text(value: Any) -> str:

@@ -379,7 +379,7 @@ def test_a_store_that_does_not_answer_is_no_verdict(stand: Supervised) -> None:
     assert look() is S.FINISHED
 
 
-def test_a_driver_that_is_gone_is_told_of_when_the_store_is_gone_for_good(
+def test_a_driver_that_is_gone_counts_as_dead_when_the_store_stays_away(
     stand: Supervised,
 ) -> None:
     process = stand.process()
