@@ -15,11 +15,8 @@ from airflow_provider_lance.diagnostics.collect import (
 )
 from airflow_provider_lance.diagnostics.evidence import USUAL
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
-from airflow_provider_lance.diagnostics.rules import (
-    dataset_rules,
-    evaluate_rules,
-    unreadable_finding,
-)
+from airflow_provider_lance.diagnostics.rules import evaluate_rules, unreadable_finding
+from airflow_provider_lance.diagnostics.rules_dataset import dataset_rules
 from airflow_provider_lance.diagnostics.status import Status, count, status
 from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort

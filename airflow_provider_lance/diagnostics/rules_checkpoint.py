@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_lance.diagnostics.catalogue import Case
+from airflow_provider_lance.diagnostics.catalogue_checkpoint import CheckpointCase
 from airflow_provider_lance.diagnostics.evidence import Contradiction, Evidence
 from airflow_provider_lance.diagnostics.finding_builder import checkpoint_values, command, finding
 from airflow_provider_lance.diagnostics.findings import Finding
@@ -25,9 +25,9 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
     yield from _lost(evidence)
     if seen is None:
         if owner is not None or not evidence.state.known:
-            case = Case.CHECKPOINT_ELSEWHERE
+            case = CheckpointCase.CHECKPOINT_ELSEWHERE
             if evidence.broken_checkpoint:
-                case = Case.CHECKPOINT_WITHOUT_ID
+                case = CheckpointCase.CHECKPOINT_WITHOUT_ID
             shown["reason"] = evidence.puzzle
             line = command(evidence, "check")
             yield finding(case, shown, line, of=evidence, reason=evidence.puzzle)
@@ -36,7 +36,7 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
             yield _no_trace(evidence, seen)
     elif seen.id is None:
         yield finding(
-            Case.CHECKPOINT_MISSING,
+            CheckpointCase.CHECKPOINT_MISSING,
             shown,
             command(evidence, "check", options=location),
             of=evidence,
@@ -45,7 +45,7 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
         )
     elif seen.id != owner.driver.checkpoint_id:
         yield finding(
-            Case.CHECKPOINT_FOREIGN,
+            CheckpointCase.CHECKPOINT_FOREIGN,
             shown,
             command(evidence, "resolve", "checkpoint", options=location),
             of=evidence,
@@ -57,7 +57,7 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
         yield jumped
     elif evidence.watermark.epoch > seen.planned:
         line, first = command(evidence, "epochs"), seen.planned + 1
-        case = Case.CHECKPOINT_OLDER
+        case = CheckpointCase.CHECKPOINT_OLDER
         yield finding(case, shown, line, of=evidence, planned=seen.planned, first=first)
     if evidence.corruption and evidence.own_checkpoint:
         yield _corrupt(evidence, evidence.corruption)
@@ -67,7 +67,7 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
 def _no_trace(evidence: Evidence, seen: Checkpoint) -> Finding:
     wrote = sorted({each.summary.uri for each in evidence.drivers if each.summary})
     return finding(
-        Case.NO_TRACE,
+        CheckpointCase.NO_TRACE,
         {**checkpoint_values(evidence), "driversWroteTo": wrote},
         command(evidence, "check"),
         of=evidence,
@@ -81,14 +81,14 @@ def _jump(evidence: Evidence, seen: Checkpoint) -> Finding | None:
     said = next((each for each in evidence.contradictions if not each.said_by), None)
     if said is None or said.epoch <= seen.committed:
         return None  # Spark's log proves epochs that were empty, or whose versions were cleaned up
-    return _contradicted(evidence, Case.WATERMARK_JUMPED, said)
+    return _contradicted(evidence, CheckpointCase.WATERMARK_JUMPED, said)
 
 
 def _lost(evidence: Evidence) -> Iterator[Finding]:
     """Yield the epochs that a driver committed and the dataset no longer has."""
     if not evidence.intact:
         shown, line = checkpoint_values(evidence), command(evidence, "epochs")
-        yield finding(Case.DATA_FILES_MISSING, shown, line, of=evidence)
+        yield finding(CheckpointCase.DATA_FILES_MISSING, shown, line, of=evidence)
         return
     generation = evidence.state.generation
     for undone in evidence.undone:
@@ -96,7 +96,9 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
         if lost:
             stamps = [[each.epoch_id, each.version] for each in undone.stamps]
             by = (undone.version, undone.restored)
-            yield _restored(evidence, Case.RESTORED, by, (lost[0], lost[-1]), epochs=stamps)
+            yield _restored(
+                evidence, CheckpointCase.RESTORED, by, (lost[0], lost[-1]), epochs=stamps
+            )
             return
     if gone := _gone_for_good(evidence):
         yield gone
@@ -106,7 +108,7 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
         return  # all epochs are missing, whatever a driver reported
     for said in evidence.contradictions:
         if said.said_by:
-            yield _contradicted(evidence, Case.ROLLED_BACK, said)
+            yield _contradicted(evidence, CheckpointCase.ROLLED_BACK, said)
             return
     shown_epochs = [each.epoch_id for each in evidence.history if each.generation == generation]
     newest = max(watermark.epoch, *shown_epochs, NO_EPOCH)
@@ -116,7 +118,7 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
             continue
         if driver.token >= owner.token and heard > newest:
             said = Contradiction(driver.launch_id, heard, evidence.version, newest)
-            yield _contradicted(evidence, Case.ROLLED_BACK, said)
+            yield _contradicted(evidence, CheckpointCase.ROLLED_BACK, said)
             return
 
 
@@ -126,13 +128,15 @@ def _gone_for_good(evidence: Evidence) -> Finding | None:
     lost = lost_epochs(watermark, evidence.state, seen.committed) if seen else None
     if lost is None or watermark.undone_by is None:
         return None
-    case = Case.RESTORED_AND_CLEANED if watermark.undone_missing else Case.RESTORED
+    case = (
+        CheckpointCase.RESTORED_AND_CLEANED if watermark.undone_missing else CheckpointCase.RESTORED
+    )
     return _restored(evidence, case, watermark.undone_by, lost, lostEpochs=list(lost))
 
 
 def _restored(
     evidence: Evidence,
-    case: Case,
+    case: CheckpointCase,
     versions: tuple[int, int],
     lost: tuple[int, int],
     **shown: Any,
@@ -165,7 +169,7 @@ def _heard(driver: DriverObservation) -> int | None:
     return heartbeat.watermark if heartbeat and heartbeat.token is not None else None
 
 
-def _contradicted(evidence: Evidence, case: Case, said: Contradiction) -> Finding:
+def _contradicted(evidence: Evidence, case: CheckpointCase, said: Contradiction) -> Finding:
     """Return the finding about an epoch that was reported as committed, and is refuted."""
     newest = f"epoch {said.found_epoch}" if said.found_epoch > NO_EPOCH else "none at all"
     if said.found_epoch > NO_EPOCH and said.found_version:
@@ -192,10 +196,10 @@ def _contradicted(evidence: Evidence, case: Case, said: Contradiction) -> Findin
 
 
 def _corrupt(evidence: Evidence, found: Corruption) -> Finding:
-    case = Case.CORRUPT_TO_SET_ASIDE if found.set_aside else Case.CORRUPT
+    case = CheckpointCase.CORRUPT_TO_SET_ASIDE if found.set_aside else CheckpointCase.CORRUPT
     if evidence.watermark.missing:
-        case = Case.CORRUPT_IN_GAP
-    safe = case is Case.CORRUPT_TO_SET_ASIDE
+        case = CheckpointCase.CORRUPT_IN_GAP
+    safe = case is CheckpointCase.CORRUPT_TO_SET_ASIDE
     return finding(
         case,
         {
@@ -220,7 +224,7 @@ def _changed(evidence: Evidence) -> Iterator[Finding]:
     epochs = sorted(changed)
     known = all(ends.lines is not None for ends in changed.values())
     yield finding(
-        Case.ENDS_CHANGED if known else Case.ENDS_CHANGED_BY_DIGEST,
+        CheckpointCase.ENDS_CHANGED if known else CheckpointCase.ENDS_CHANGED_BY_DIGEST,
         {
             **checkpoint_values(evidence),
             "checkpointEnds": {str(epoch): list(seen.ends[epoch]) for epoch in epochs},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_lance.diagnostics.catalogue import Case
+from airflow_provider_lance.diagnostics.catalogue_driver import DriverCase
 from airflow_provider_lance.diagnostics.evidence import Evidence, Tolerance
 from airflow_provider_lance.diagnostics.finding_builder import command, finding, start_again
 from airflow_provider_lance.diagnostics.findings import Finding, Repair, Severity
@@ -65,7 +65,7 @@ def _two(evidence: Evidence, alive: list[DriverObservation]) -> Finding:
     others = [each for each in alive if each is not keeps]
     pids = [str(each.process.pid) for each in others if each.process]
     return finding(
-        Case.TWO_DRIVERS,
+        DriverCase.TWO_DRIVERS,
         {"drivers": [each.shown() for each in alive], "keep": keeps.shown()},
         f"kill {' '.join(pids)}" if pids else "",
         count=len(alive),
@@ -95,7 +95,7 @@ def _not_there(
         return _unseen(evidence, tolerance, seen, shown)
     if alive:
         return finding(
-            Case.DRIVER_REPLACED,
+            DriverCase.DRIVER_REPLACED,
             {**shown, "successor": alive[0].shown()},
             driver=seen.name,
             how=_how_gone(seen),
@@ -104,7 +104,7 @@ def _not_there(
         )
     proven = lives is False
     return finding(
-        Case.DRIVER_GONE,
+        DriverCase.DRIVER_GONE,
         {**shown, "proven": proven},
         command(evidence, "release", options=("--yes",) if proven else ()),
         repair=Repair.OWNER if proven else None,
@@ -136,7 +136,7 @@ def _unseen(
     age = seconds_since(watermark.committed_at, now)
     last = f"epoch {watermark.epoch} was committed {ago(watermark.committed_at, now)}"
     return finding(
-        Case.DRIVER_UNSEEN,
+        DriverCase.DRIVER_UNSEEN,
         shown,
         command(evidence, "status"),
         severity=Severity.INFO if age is not None and age < tolerance.silence else None,
@@ -159,7 +159,7 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
     terminal = issubclass(error, TerminalError)
     first, _, rest = (summary.message or "no message").partition("\n")
     yield finding(
-        Case.FAILED_FOR_GOOD if terminal else Case.FAILED,
+        DriverCase.FAILED_FOR_GOOD if terminal else DriverCase.FAILED,
         {
             **newest.shown(),
             "error": summary.error,
@@ -195,7 +195,7 @@ def _stop(evidence: Evidence, alive: list[DriverObservation]) -> Iterator[Findin
         return
     waited = seconds_since(note.time, evidence.seen_at)
     yield finding(
-        Case.STOP_PENDING,
+        DriverCase.STOP_PENDING,
         {
             "token": note.token,
             "launchId": note.launch_id,

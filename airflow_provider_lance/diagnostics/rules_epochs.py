@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_lance.diagnostics.catalogue import Case
+from airflow_provider_lance.diagnostics.catalogue_epochs import EpochCase
 from airflow_provider_lance.diagnostics.evidence import Evidence, Tolerance
 from airflow_provider_lance.diagnostics.finding_builder import command, finding
 from airflow_provider_lance.diagnostics.findings import Finding, Repair
@@ -51,21 +51,21 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
     }
     if seen is None:
         line = command(evidence, "check")
-        return finding(Case.GAP_WITHOUT_CHECKPOINT, shown, line, **gone, of=evidence)
+        return finding(EpochCase.GAP_WITHOUT_CHECKPOINT, shown, line, **gone, of=evidence)
     doubt = epoch_in_doubt(seen, state, watermark)
     if doubt is None:
         proven = max(watermark.epoch, known_done(state))
         shown["proven"] = proven
-        return finding(Case.GAP_WITHOUT_DOUBT, shown, proven=proven, **gone, of=evidence)
+        return finding(EpochCase.GAP_WITHOUT_DOUBT, shown, proven=proven, **gone, of=evidence)
     shown["inDoubt"] = doubt
     if alive:
         line = command(evidence, "watch")
-        return finding(Case.GAP_UNDER_DRIVER, shown, line, doubt=doubt, **gone, of=evidence)
+        return finding(EpochCase.GAP_UNDER_DRIVER, shown, line, doubt=doubt, **gone, of=evidence)
     epoch = ("--epoch", str(doubt), "--after-version", str(state.folded_version))
     for name, answer in (("ifCommitted", "--committed"), ("ifMissing", "--missing")):
         shown[name] = command(evidence, "resolve", "gap", options=(*epoch, answer))
     return finding(
-        Case.GAP_IN_DOUBT,
+        EpochCase.GAP_IN_DOUBT,
         shown,
         command(evidence, "resolve", "gap", options=epoch),
         doubt=doubt,
@@ -87,7 +87,7 @@ def _behind(evidence: Evidence, tolerance: Tolerance, alive: bool | None) -> Ite
     released = state.owner is not None and state.owner.state is OwnerState.RELEASED
     if released and after and not evidence.undone:
         yield finding(
-            Case.COMMITTED_AFTER_RELEASE,
+            EpochCase.COMMITTED_AFTER_RELEASE,
             {
                 "watermark": watermark.epoch,
                 "epoch": max(after),
@@ -102,11 +102,11 @@ def _behind(evidence: Evidence, tolerance: Tolerance, alive: bool | None) -> Ite
     epochs = len(watermark.stamps)
     usual = bool(alive) and epochs <= tolerance.unfolded
     if usual:
-        case, line = Case.BEHIND_AS_USUAL, ""
+        case, line = EpochCase.BEHIND_AS_USUAL, ""
     elif alive:
-        case, line = Case.BEHIND_UNDER_DRIVER, command(evidence, "status")
+        case, line = EpochCase.BEHIND_UNDER_DRIVER, command(evidence, "status")
     else:
-        case = Case.BEHIND_WITHOUT_DRIVER
+        case = EpochCase.BEHIND_WITHOUT_DRIVER
         line = command(evidence, "release", options=() if alive is None else ("--yes",))
     yield finding(
         case,
@@ -149,9 +149,9 @@ def _against_spark(
         return
     if watermark.missing and not alive:
         return  # the gap's finding covers it
-    case = Case.IN_FLIGHT if alive else Case.IN_FLIGHT_WITHOUT_DRIVER
+    case = EpochCase.IN_FLIGHT if alive else EpochCase.IN_FLIGHT_WITHOUT_DRIVER
     if alive is None:
-        case = Case.IN_FLIGHT_UNSEEN
+        case = EpochCase.IN_FLIGHT_UNSEEN
     since = f" since {seen.planned_at}" if seen.planned_at else ""
     yield finding(case, _epochs(evidence), of=evidence, epoch=doubt, since=since)
 
@@ -176,7 +176,7 @@ def _stalled(evidence: Evidence, epoch: int | None) -> Finding:
     where = driver.where if driver else "an unknown host"
     known = epoch is not None and waited is not None
     return finding(
-        Case.EPOCH_STALLED if known else Case.DRIVER_STALLED,
+        EpochCase.EPOCH_STALLED if known else EpochCase.DRIVER_STALLED,
         {
             **_epochs(evidence),
             "driver": where,
@@ -196,7 +196,7 @@ def _stalled(evidence: Evidence, epoch: int | None) -> Finding:
 def _to_skip(evidence: Evidence, seen: Checkpoint, epoch: int) -> Finding:
     stamp = next((each for each in evidence.history if each.epoch_id == epoch), None)
     return finding(
-        Case.EPOCH_TO_SKIP,
+        EpochCase.EPOCH_TO_SKIP,
         {**_epochs(evidence), "epochVersion": stamp.version if stamp else None},
         epoch=epoch,
         where=f" in version {stamp.version}" if stamp else "",

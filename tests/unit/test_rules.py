@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -369,7 +371,13 @@ def test_every_code_of_a_stream_has_a_row() -> None:
     assert told == set(Code) - whole
 
 
-def test_every_code_has_a_case_and_every_case_a_rule() -> None:
-    rules = "".join(path.read_text() for path in Path(diagnostics.__path__[0]).glob("rules*.py"))
-    assert {case.code for case in Case} == set(Code)
-    assert [case for case in Case if f"{case}" not in rules] == []
+def test_every_code_has_a_case_and_every_case_a_rule_in_the_module_beside_it() -> None:
+    codes = set[Code]()
+    for path in Path(diagnostics.__path__[0]).glob("rules*.py"):
+        beside = f"{diagnostics.__name__}.{path.stem.replace('rules', 'catalogue')}"
+        import_module(beside)
+        topics = [topic for topic in Case.__subclasses__() if topic.__module__ == beside]
+        cases = {str(case): case for topic in topics for case in topic}
+        assert set(re.findall(r"\b\w*Case\.[A-Z_]+", path.read_text())) == set(cases)
+        codes |= {case.code for case in cases.values()}
+    assert codes == set(Code)

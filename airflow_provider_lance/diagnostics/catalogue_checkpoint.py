@@ -1,0 +1,145 @@
+"""The texts of findings about a checkpoint, and about epochs that the dataset lost."""
+
+from __future__ import annotations
+
+from airflow_provider_lance.diagnostics.catalogue import Case
+from airflow_provider_lance.diagnostics.findings import Code, Severity
+
+__all__ = ["CheckpointCase"]
+
+_NEW_GENERATION = (
+    "or start once with onCheckpointChange=newGeneration, which begins a new numbering of epochs "
+    "and reads the source from the checkpoint's position"
+)
+_NEW_START = "start with a new checkpointLocation and query id, which reads the source again."
+_REFUSES = "so a driver refuses to start. "
+_RESTORED = (
+    "Version {by} of {uri} restored version {restored}: {lost} of query {query} {be} no longer in "
+    "the table."
+)
+_NOT_READ_AGAIN = "Spark has logged them as done and does not read them again. "
+_ACCEPT = "start the stream once with onRestore=accept:{accept}."
+_UNREADABLE = "The checkpoint {location} cannot be read from here: {reason}."
+_CORRUPT = "Spark cannot start query {query} from the checkpoint at {location}: {files}."
+_CHANGED = (
+    "The checkpoint at {location} says in {files} that epoch {epoch} of query {query} ends "
+    "elsewhere than its commit in {uri} says."
+)
+_OVERWRITTEN = (
+    "Another driver wrote the file when it woke up, or it was edited or restored. Spark would skip "
+    f"rows that were never read, or read rows again; {_REFUSES}"
+)
+
+
+class CheckpointCase(Case):
+    """What ``rules_checkpoint`` may find."""
+
+    NO_TRACE = (
+        Code.COMMIT_LOG_AHEAD,
+        "The checkpoint at {location} has committed epochs up to {committed}, but {uri} at version "
+        "{version} has no trace of query {query}.",
+        "The dataset was dropped, recreated or restored from before the query began, or this is "
+        "the wrong URI or query id.{wrote} The rows of those epochs are not here. Correct the URI, "
+        "or start with a new checkpointLocation, which reads the source again.",
+    )
+    DATA_FILES_MISSING = (
+        Code.COMMIT_LOG_AHEAD,
+        "Version {version} of {uri} references data files that do not exist.",
+        "The dataset was dropped and recreated under a driver, or its files were deleted. Rows of "
+        "query {query} are gone, and rows of other queries may be hidden. Find the versions that "
+        "the query committed, restore the version before them with Lance's restore(), and "
+        + _NEW_START,
+    )
+    RESTORED = (
+        Code.COMMIT_LOG_AHEAD,
+        _RESTORED,
+        f"{_NOT_READ_AGAIN}With the stream stopped, restore version {{before}} to bring them back. "
+        f"Or, to continue without them, {_ACCEPT}",
+    )
+    RESTORED_AND_CLEANED = (
+        Code.COMMIT_LOG_AHEAD,
+        _RESTORED,
+        f"{_NOT_READ_AGAIN}The versions that held them were cleaned up. To continue without them, "
+        + _ACCEPT,
+    )
+    ROLLED_BACK = (
+        Code.COMMIT_LOG_AHEAD,
+        "Launch {launch} committed epoch {epoch} of query {query} by version {said_version}, but "
+        "in {uri} at version {version} the newest epoch up to there is {newest}.",
+        "The dataset was rolled back, restored from a copy or recreated. Spark has logged those "
+        "epochs as done and does not read them again: rows after epoch {found} are missing. Bring "
+        f"the newer dataset back; or {_NEW_START}",
+    )
+    WATERMARK_JUMPED = (
+        Code.WATERMARK_JUMPED,
+        "The config says that epoch {epoch} of query {query} was committed by version "
+        "{said_version}, but the newest epoch in the versions up to there is {newest}.",
+        "The watermark was written by hand or by another tool. Epochs {first} to {epoch} would be "
+        "skipped and their rows lost. With the stream stopped, set the config key back to {found}, "
+        "or find out what wrote it.",
+    )
+    CHECKPOINT_MISSING = (
+        Code.CHECKPOINT_MISSING,
+        "Query {query} has watermark {watermark} and belongs to checkpoint {recorded}, but there "
+        "is none at {location}{left}.",
+        "It was deleted or moved. From an empty checkpoint, every epoch up to the watermark would "
+        f"be skipped; {_REFUSES}Restore it from a copy, or name its new location, "
+        f"{_NEW_GENERATION}; rows read before are then appended again.",
+    )
+    CHECKPOINT_FOREIGN = (
+        Code.CHECKPOINT_FOREIGN,
+        "Query {query} belongs to checkpoint {recorded} at {recorded_location}, but {location} "
+        "holds checkpoint {found}.",
+        "The checkpoint was deleted and recreated, or two queries were mixed up. Its epochs would "
+        f"be taken for others that are committed; {_REFUSES}Restore the recorded one. The command "
+        "takes this one instead and begins a new numbering of epochs: what it reads again is "
+        "appended again.",
+    )
+    CHECKPOINT_OLDER = (
+        Code.CHECKPOINT_OLDER,
+        "Epoch {watermark} of query {query} is in the dataset, but its checkpoint at {location} "
+        "ends at epoch {planned}.",
+        "An older copy of the checkpoint was restored. Spark would plan epochs {first} to "
+        f"{{watermark}} again, with other rows, and the sink would skip them; {_REFUSES}Restore "
+        f"the newest copy, {_NEW_GENERATION}.",
+    )
+    CHECKPOINT_ELSEWHERE = (
+        Code.CHECKPOINT_UNREADABLE,
+        _UNREADABLE,
+        "It is on a store that pyarrow does not serve, or on another host's disk. Dataset and "
+        "drivers were checked without it; run the same command where it can be read.",
+    )
+    CHECKPOINT_WITHOUT_ID = (
+        Code.CHECKPOINT_UNREADABLE,
+        _UNREADABLE,
+        "Its `metadata` is damaged, so Spark cannot start from it either. Restore it.",
+        Severity.ERROR,
+    )
+    CORRUPT_TO_SET_ASIDE = (
+        Code.CHECKPOINT_CORRUPT,
+        _CORRUPT,
+        "The command sets aside what Spark can do without: {reason}. No row is lost or appended "
+        "twice.",
+    )
+    CORRUPT_IN_GAP = (
+        Code.CHECKPOINT_CORRUPT,
+        _CORRUPT,
+        "Versions that would prove which epoch is the newest were cleaned up: answer for the epoch "
+        "in doubt first.",
+    )
+    CORRUPT = (
+        Code.CHECKPOINT_CORRUPT,
+        _CORRUPT,
+        "Nothing proves that Spark can do without it: {reason}. {ways_out}.",
+    )
+    ENDS_CHANGED = (
+        Code.CHECKPOINT_CHANGED,
+        _CHANGED,
+        _OVERWRITTEN + "The commit has the end offsets: the command writes the file again.",
+    )
+    ENDS_CHANGED_BY_DIGEST = (
+        Code.CHECKPOINT_CHANGED,
+        _CHANGED,
+        f"{_OVERWRITTEN}The commit has only the digest of the end offsets, which are too long to "
+        f"be kept. Restore the file from a copy of the checkpoint, {_NEW_GENERATION}.",
+    )

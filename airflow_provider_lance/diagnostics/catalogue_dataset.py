@@ -1,0 +1,45 @@
+"""The texts of findings about a dataset as a whole."""
+
+from __future__ import annotations
+
+from airflow_provider_lance.diagnostics.catalogue import Case
+from airflow_provider_lance.diagnostics.findings import Code
+
+__all__ = ["DatasetCase"]
+
+
+class DatasetCase(Case):
+    """What ``rules_dataset`` may find."""
+
+    FOREIGN_CLEANUP = (
+        Code.FOREIGN_CLEANUP,
+        "Lance's own auto-cleanup is on for {uri}: {settings}.",
+        "It runs inside every client's commits and may remove the versions that prove an epoch, so "
+        "each stream folds at every epoch, at twice the manifest updates. lancedb sets these keys "
+        "on tables that it creates. Remove them and schedule `lance-stream cleanup` or a "
+        "LanceOptimizeOperator.",
+    )
+    SMALL_FRAGMENTS = (
+        Code.SMALL_FRAGMENTS,
+        "{small:,} of {fragments:,} fragments are small, more than {limit:,}.",
+        "Each epoch adds at least one, and every commit and every reader pays for each. Compaction "
+        "merges them beside the running stream.",
+    )
+    MANY_VERSIONS = (
+        Code.MANY_VERSIONS,
+        "{versions:,} versions, more than {limit:,}; their manifests take {size}.",
+        "Each epoch is a version, and there was no cleanup. Listing them becomes slow; a cleanup "
+        "folds every query's watermark first.",
+    )
+    INDEX_BEHIND = (
+        Code.INDEX_BEHIND,
+        "Of {rows:,} rows, index {behind}; more than {limit:,} is too many.",
+        "New fragments are in no index until it is brought up to date: queries scan them, and "
+        "upserts by an indexed key become slow.",
+    )
+    ORPHANED_FILES = (
+        Code.ORPHANED_FILES,
+        "{files:,} data files with {size} are not referenced by any version.{bound}",
+        "A repeated task, or a driver that ended between write and commit, leaves them. They cost "
+        "space only; a cleanup removes them once they are seven days old.",
+    )

@@ -1,0 +1,106 @@
+"""The texts of findings about epochs: stalled, in flight, not folded, in doubt."""
+
+from __future__ import annotations
+
+from airflow_provider_lance.diagnostics.catalogue import Case
+from airflow_provider_lance.diagnostics.findings import Code, Severity
+
+__all__ = ["EpochCase"]
+
+_HANGS = (
+    "The source, Spark's tasks or the store hang, or the epoch is too large. See the driver's log "
+    "and the Spark UI. Ask the driver to stop; if it does not stop within its grace, end its "
+    "process on {driver}. Nothing is lost: Spark plans the epoch again."
+)
+_IN_FLIGHT = (
+    "Epoch {epoch} of query {query} is planned{since} and not committed; the watermark is "
+    "{watermark}."
+)
+_BEHIND = (
+    "The config's watermark of query {query} is {folded}, and history shows epoch {watermark} in "
+    "version {epoch_version}: {epochs} since the last fold."
+)
+_GAP = "{missing} of the versions since the last fold of query {query}{span} were cleaned up"
+_CLEANED = "A foreign cleanup removed versions before their epochs were folded into the config. "
+
+
+class EpochCase(Case):
+    """What ``rules_epochs`` may find."""
+
+    EPOCH_STALLED = (
+        Code.STALLED,
+        "Epoch {epoch} of query {query} is planned and not committed since {since} ({waited}).",
+        _HANGS,
+    )
+    DRIVER_STALLED = Code.STALLED, "The driver of query {query} stalls: {reason}.", _HANGS
+    IN_FLIGHT = Code.EPOCH_IN_FLIGHT, _IN_FLIGHT, "The driver is writing it."
+    IN_FLIGHT_WITHOUT_DRIVER = (
+        Code.EPOCH_IN_FLIGHT,
+        _IN_FLIGHT,
+        "No driver is running: the next start plans the same epoch again, with the same rows.",
+    )
+    IN_FLIGHT_UNSEEN = (
+        Code.EPOCH_IN_FLIGHT,
+        _IN_FLIGHT,
+        "Whether a driver is writing it cannot be seen from here.",
+    )
+    EPOCH_TO_SKIP = (
+        Code.EPOCH_TO_SKIP,
+        "Epoch {epoch} of query {query} is committed{where} and absent from Spark's commit log, "
+        "which ends at {committed}.",
+        "The driver ended between the commit and Spark's log entry. The next start skips it.",
+    )
+    BEHIND_AS_USUAL = (
+        Code.WATERMARK_BEHIND,
+        _BEHIND,
+        "A driver folds every few epochs and when it releases the query; nothing to do.",
+    )
+    BEHIND_UNDER_DRIVER = (
+        Code.WATERMARK_BEHIND,
+        _BEHIND,
+        "The driver has not folded for a long time; its log says why.",
+        Severity.WARNING,
+    )
+    BEHIND_WITHOUT_DRIVER = (
+        Code.WATERMARK_BEHIND,
+        _BEHIND,
+        "{ended}. Nothing is lost while the versions exist, but a foreign cleanup may remove the "
+        "evidence. The next start folds it, and so does a release.",
+        Severity.WARNING,
+    )
+    COMMITTED_AFTER_RELEASE = (
+        Code.WATERMARK_BEHIND,
+        "The owner of query {query} is recorded as released with watermark {watermark}, but "
+        "history shows epoch {epoch} after the release.",
+        "The owner record was changed by hand or by another tool while a driver was running. A new "
+        "driver might append those epochs again. Do not start the stream; compare the epochs "
+        "first.",
+        Severity.CRITICAL,
+    )
+    GAP_WITHOUT_CHECKPOINT = (
+        Code.HISTORY_GAP,
+        _GAP + ", and which epochs were in them is unknown without the checkpoint.",
+        _CLEANED + "Run the same check where the checkpoint can be read.",
+    )
+    GAP_WITHOUT_DOUBT = (
+        Code.HISTORY_GAP,
+        _GAP + ", but every epoch up to {proven} is proven: none is in doubt.",
+        _CLEANED + "The next start folds what is proven; nothing to do.",
+        Severity.INFO,
+    )
+    GAP_UNDER_DRIVER = (
+        Code.HISTORY_GAP,
+        _GAP + " under a running driver. If it died now, it would be unknown whether epoch {doubt} "
+        "was committed.",
+        _CLEANED + "The driver knows its own epochs and continues; its next fold closes the gap. "
+        "Stop the cleanup.",
+        Severity.WARNING,
+    )
+    GAP_IN_DOUBT = (
+        Code.HISTORY_GAP,
+        _GAP + ", and epoch {doubt} was planned: it is unknown whether the rows of epochs {first} "
+        "to {doubt} are in the dataset.",
+        _CLEANED + "Or an older version was restored before that. Check whether the rows of epoch "
+        "{doubt} are in the dataset, and add to the command --committed if they are, --missing if "
+        "they are not.",
+    )
