@@ -18,6 +18,7 @@ The tree::
     │   ├── RowsRefusedError
     │   ├── UserFunctionError
     │   ├── SourceDataLossError
+    │   ├── SourceChangedError            a read dataset updates, deletes or overwrites rows
     │   └── AccessDeniedError
     └── TransientError                    a retry may succeed
         ├── CommitPreemptedError
@@ -50,6 +51,7 @@ __all__ = [
     "ProtocolVersionError",
     "RowsRefusedError",
     "SchemaMismatchError",
+    "SourceChangedError",
     "SourceDataLossError",
     "SpecError",
     "StorageUnavailableError",
@@ -117,6 +119,10 @@ class UserFunctionError(TerminalError):
 
 class SourceDataLossError(TerminalError):
     """The source no longer holds records that the query has not read."""
+
+
+class SourceChangedError(TerminalError):
+    """A version of the dataset that a stream reads does more than append rows."""
 
 
 class AccessDeniedError(TerminalError):

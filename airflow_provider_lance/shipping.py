@@ -14,7 +14,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 __all__ = ["application_path", "build_zip"]
 
 _PACKAGE = Path(__file__).parent
-_SHIPPED = ("protocol", "supervision", "spec", "maintenance", "spark")
+_SHIPPED = ("protocol", "supervision", "spec", "source", "maintenance", "spark")
 """The rooms that a Spark job imports; an import contract keeps the others out of them."""
 
 

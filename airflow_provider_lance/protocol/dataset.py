@@ -156,28 +156,38 @@ class LanceDatasetPort:
 
         Reading one loads that version's whole manifest: 0.5 ms at few fragments, 46 ms at 25,000.
         """
+        transaction = self.transaction(version)
+        if transaction is None:
+            return None
+        operation: Any = transaction.operation
+        if type(operation).__name__ == "Restore":
+            self._restored[version] = int(operation.version)
+        return transaction.transaction_properties or {}
+
+    def transaction(self, version: int) -> lance.Transaction | None:
+        """Return what a version's commit did, ``None`` if it was cleaned up.
+
+        :raises StorageUnavailableError: the store did not answer.
+        """
+        import lance
+
         try:
             # In pylance 14.0.2 a handle cannot be used while a transaction is read from it, nor the
             # other way round ("Already mutably borrowed"), and threads share this port.
             with named_panics(self.uri), self._reading:
                 if self._history is None:
                     self._history = self._dataset.checkout_version(self.version)
-                transaction = self._history.read_transaction(version)
+                found = self._history.read_transaction(version)
         except TypeError as error:
             # pylance 14.0.2 cannot read a compaction that remapped an index; it carries no epoch.
-            if "RewrittenIndex" in str(error):
-                return {}
-            raise
+            if "RewrittenIndex" not in str(error):
+                raise
+            found = lance.Transaction(version - 1, lance.LanceOperation.Rewrite([], []))
         except LANCE_ERRORS as error:
             if is_missing(error):
                 return None
             raise read_error(self.uri, error) from error
-        if transaction is None:
-            return {}
-        operation: Any = transaction.operation
-        if type(operation).__name__ == "Restore":
-            self._restored[version] = int(operation.version)
-        return transaction.transaction_properties or {}
+        return found or lance.Transaction(version - 1, lance.LanceOperation.BaseOperation())
 
     def restored(self, version: int) -> int | None:
         """Return the version that a version restored; see :class:`.port.DatasetPort`."""

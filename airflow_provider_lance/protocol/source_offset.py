@@ -52,6 +52,13 @@ class SourceOffset(JsonRecord):
         what = "the snapshot of version" if self.snapshot else "version"
         return f"row {self.index} of {what} {self.version}"
 
+    @property
+    def oldest_needed(self) -> int:
+        """Return the oldest version that reading on from here needs; cleanup must keep it."""
+        # The rest of a changed version is found by comparing it with the one before.
+        in_changes = self.change_feed and self.index is not None and not self.snapshot
+        return max(1, self.version - in_changes)
+
     @classmethod
     def read_json(cls, given: object) -> Self:
         """Read what :meth:`to_json` made.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from typing import Any
 
@@ -14,6 +15,9 @@ from pyspark.sql.types import DataType, StructType
 __all__ = [
     "GeographyType",
     "GeometryType",
+    "ReadAllAvailable",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
     "TimeType",
     "offsets_of",
     "source_names",
@@ -31,6 +35,14 @@ def _type(name: str) -> type[DataType]:
 GeographyType = _type("GeographyType")
 GeometryType = _type("GeometryType")
 TimeType = _type("TimeType")
+
+try:
+    _streaming: Any = importlib.import_module("pyspark.sql.streaming.datasource")
+except ImportError:  # PySpark 4.0 and 4.1, where the Lance source is refused
+    _streaming = None
+ReadAllAvailable: type[Any] = getattr(_streaming, "ReadAllAvailable", object)
+ReadMaxRows: type[Any] = getattr(_streaming, "ReadMaxRows", object)
+SupportsTriggerAvailableNow: type[Any] = getattr(_streaming, "SupportsTriggerAvailableNow", object)
 
 
 def utc_arrow_schema(schema: StructType) -> pa.Schema:

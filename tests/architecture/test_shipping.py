@@ -45,7 +45,7 @@ def test_holds_the_middle_and_only_that(zipped: Path) -> None:
     package = application_path().parents[1]
     wanted = [
         path.relative_to(package.parent).as_posix()
-        for folder in ("protocol", "supervision", "spec", "maintenance", "spark")
+        for folder in ("protocol", "supervision", "spec", "source", "maintenance", "spark")
         for path in (package / folder).rglob("*.py")
     ]
     own = ["airflow_provider_lance/__init__.py", "airflow_provider_lance/exceptions.py"]

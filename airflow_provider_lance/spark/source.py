@@ -1,0 +1,212 @@
+"""Lance as a streaming source: ``spark.readStream.format("lance")``.
+
+    from airflow_provider_lance.spark.source import register_source
+
+    register_source(spark)
+    df = spark.readStream.format("lance").load("/data/orders.lance")
+
+Spark runs the reader in one Python process for each query, which plans, and reads in the executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import pyarrow as pa
+from pyspark import __version__ as pyspark_version
+from pyspark.sql import SparkSession, datasource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from airflow_provider_lance.exceptions import LanceStreamError, SpecError
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.source_offset import SourceOffset
+from airflow_provider_lance.source.columns import SourceColumns
+from airflow_provider_lance.source.options import SourceOptions
+from airflow_provider_lance.source.reader import SourceReader
+from airflow_provider_lance.source.slices import CHANGE_COLUMNS, Slice, divide, read_slices
+from airflow_provider_lance.spark.compat import (
+    ReadAllAvailable,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    utc_arrow_schema,
+)
+from airflow_provider_lance.spark.source_types import cast_batch, spark_schema
+
+__all__ = ["FORMAT", "LanceDataSource", "register_source"]
+
+FORMAT = "lance"
+
+_TASK_BYTES = 16 * 1024 * 1024
+_TASK_ROWS = 1_000_000
+"""What one task reads at most."""
+
+_CHANGES = pa.schema(
+    [
+        pa.field("_change_type", pa.string(), nullable=False),
+        pa.field("_commit_version", pa.int64(), nullable=False),
+        pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=False),
+    ]
+)
+
+
+def register_source(
+    session: SparkSession, storage_options: Mapping[str, str] | None = None
+) -> None:
+    """Make ``format("lance")`` known to a Spark session.
+
+    :param storage_options: Lance's options for the stores of the datasets that are read. Spark
+        prints the options of a reader; it does not print these.
+    :raises SpecError: this PySpark has no limits of an epoch for Python data sources.
+    """
+    if not hasattr(datasource.DataSourceStreamReader, "getDefaultReadLimit"):
+        raise SpecError(
+            f"the lance source needs PySpark 4.2 or newer, and this is {pyspark_version}: before "
+            "it, a Python source is not told where an epoch begins, and cannot bound it"
+        )
+    # A class that no module holds is pickled by value, its storage options with it.
+    bound = {"storage_options": dict(storage_options or {})}
+    session.dataSource.register(type("BoundLanceDataSource", (LanceDataSource,), bound))
+
+
+class LanceDataSource(DataSource):
+    """A Lance dataset as Spark sees it.
+
+    :raises SpecError: an option is unknown, wrong, or contradicts another.
+    :raises DatasetNotFoundError, StorageUnavailableError: the dataset cannot be opened.
+    """
+
+    storage_options: Mapping[str, str] = {}
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        self.chosen = SourceOptions.parse(_spelled(options))
+        port = open_dataset(self.chosen.path, self.storage_options)
+        self.columns = SourceColumns.of(port, self.chosen.columns)
+        taken = sorted({*self.columns.names} & {*CHANGE_COLUMNS})
+        if taken and self.chosen.read_change_feed:
+            raise SpecError(
+                f"{self.chosen.path} has columns {taken}, which readChangeFeed=true adds: name "
+                "the columns to read with the option columns"
+            )
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for ``format``."""
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """Return the dataset's columns, and those of the change feed.
+
+        :raises SchemaMismatchError: Spark has no type for one.
+        """
+        schema = self.columns.schema
+        if self.chosen.read_change_feed:
+            schema = pa.schema([*schema, *_CHANGES])
+        return spark_schema(schema, self.chosen.path)
+
+    def streamReader(self, schema: StructType) -> LanceStreamReader:
+        """Return the reader of one query.
+
+        :raises SpecError: the user gave a schema that is not the dataset's.
+        """
+        own = self.schema()
+        if [(each.name, each.dataType) for each in schema] != [
+            (each.name, each.dataType) for each in own
+        ]:
+            raise SpecError(
+                f"the lance source has the columns {own.simpleString()}, and the query gives the "
+                f"schema {schema.simpleString()}: leave the schema out, and choose columns with "
+                "the option columns"
+            )
+        return LanceStreamReader(self.chosen, self.columns, schema, self.storage_options)
+
+
+class _Task(InputPartition):
+    def __init__(self, slices: Sequence[Slice]) -> None:
+        super().__init__(None)
+        self.slices = tuple(slices)
+
+
+class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Plans epochs in the driver's Python process, and reads them in the executors'."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        columns: SourceColumns,
+        schema: StructType,
+        storage_options: Mapping[str, str],
+    ) -> None:
+        self._options, self._columns = options, columns
+        self._storage_options = dict(storage_options)
+        self._target = utc_arrow_schema(schema)
+        self._reader = SourceReader(options, columns, self._storage_options)
+        self._last: int | None = None
+        self._planned: SourceOffset | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a query without a checkpoint begins."""
+        return self._reader.initial().to_json()
+
+    def getDefaultReadLimit(self) -> Any:
+        """Return the limit of one epoch; Spark asks for everything with ``Trigger.Once``."""
+        return ReadMaxRows(self._options.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Let the query end at the version that is the newest now."""
+        self._last = self._reader.newest().version
+
+    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+        """Return where the next epoch ends; ``start`` if nothing is new."""
+        position = SourceOffset.from_json(start)
+        unlimited = isinstance(limit, ReadAllAvailable)
+        self._planned = self._reader.latest(position, unlimited=unlimited, last=self._last)
+        return self._planned.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the newest version, and how far the query will be behind it after this epoch."""
+        if self._planned is None:
+            return None
+        try:
+            newest = self._reader.seen()
+            lag = self._reader.lag(self._planned)
+        except LanceStreamError:  # the next epoch raises it, with its reason
+            return None
+        return newest.to_json() | {
+            "versionsBehind": lag.versions,
+            "rowsBehind": lag.rows,
+            "secondsBehind": round(lag.seconds, 3),
+        }
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the tasks that read from one position to another."""
+        slices = self._reader.plan(SourceOffset.from_json(start), SourceOffset.from_json(end))
+        return [_Task(each) for each in divide(slices, _TASK_BYTES, _TASK_ROWS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield one task's rows in Spark's types; runs in an executor."""
+        assert isinstance(partition, _Task)
+        names = self._columns.names
+        path = self._options.path
+        for part, batch in read_slices(path, self._storage_options, partition.slices, names):
+            yield cast_batch(batch, self._target, _changes(part, batch.num_rows), path)
+
+
+def _changes(part: Slice, rows: int) -> dict[str, pa.Array]:
+    """Return the columns that the change feed adds."""
+    values = (part.change.value, part.commit_version, part.commit_timestamp)
+    return {
+        field.name: pa.repeat(pa.scalar(value, field.type), rows)
+        for field, value in zip(_CHANGES, values, strict=True)
+    }
+
+
+def _spelled(options: Mapping[str, str]) -> dict[str, str]:
+    """Return options with the case of their names restored, which Spark ignores and may lose."""
+    known = {
+        str(item.metadata["name"]).lower(): item.metadata["name"] for item in fields(SourceOptions)
+    }
+    return {known.get(name.lower(), name): value for name, value in options.items()}
