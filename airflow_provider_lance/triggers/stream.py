@@ -69,12 +69,12 @@ class LanceStreamTrigger(BaseTrigger):
                 self.log.warning("The driver could not be asked to stop yet. error=%s", error)
                 await asyncio.sleep(patience)
             else:
-                self.log.info("The driver: %s. where=%s", told, order.launch.where())
+                self.log.info("The driver: %s. where=%s", told, order.launch.driver.where())
                 return
         self.log.error(
             "The driver was not asked to stop and keeps running. Stop it with a "
             "LanceStreamStopOperator. where=%s",
-            order.launch.where(),
+            order.launch.driver.where(),
         )
 
     def _was_ended_by_user(self) -> bool:

@@ -147,11 +147,11 @@ class SupervisionLoop:
         if health.state is not StreamState.STOPPING:
             self._stopping_since = None
             return
-        now = time.monotonic()
+        now, driver = time.monotonic(), self.order.launch.driver
         self._stopping_since = self._stopping_since or now
-        if now - self._stopping_since > 2 * self.order.stop_grace and self.order.launch.kill():
+        if now - self._stopping_since > 2 * self.order.stop_grace and driver.kill():
             self._stopping_since = now
-            self._log.warning("Its grace is over: killed. where=%s", self.order.launch.where())
+            self._log.warning("Its grace is over: killed. where=%s", driver.where())
 
     def conclude(self, outcome: SupervisionOutcome) -> None:
         """Log why supervision is over, and end what hangs, if that is possible from here."""
@@ -172,9 +172,9 @@ class SupervisionLoop:
             fine = outcome.state in (StreamState.FINISHED, StreamState.STOPPED)
             level = logging.INFO if fine else logging.WARNING
             self._log.log(level, "Stream %s: %s", outcome.state, outcome.reason)
-        launch = self.order.launch
-        if outcome.state.lost and launch.kill():
-            self._log.warning("Killed what was left of the driver. where=%s", launch.where())
+        driver = self.order.launch.driver
+        if outcome.state.lost and driver.kill():
+            self._log.warning("Killed what was left of the driver. where=%s", driver.where())
 
     def show_log(self) -> None:
         """Show the warnings and errors that the driver wrote since the last poll."""
@@ -182,7 +182,7 @@ class SupervisionLoop:
             self._log.info("driver | %s", line)
 
     def _show_last_lines(self) -> None:
-        if log := self.order.launch.log():
+        if log := self.order.launch.driver.log():
             for line in last_lines(log, _LAST_LINES):
                 self._log.info("driver.log ends | %s", line)
 
@@ -242,5 +242,5 @@ class SupervisionLoop:
 
 
 def _tail(launch: Launch, *, from_end: bool) -> LogTail | None:
-    log = launch.log()
+    log = launch.driver.log()
     return LogTail(log, _LINES, from_end=from_end, keep=Warnings()) if log else None

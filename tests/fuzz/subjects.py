@@ -376,7 +376,7 @@ def read_memory(note: Any) -> None:
     assert memory.over == "" or launch is None
     assert memory.was_cleared in (True, False)
     if launch is not None:
-        assert launch.where()
+        assert launch.driver.where()
         assert Launch.from_json(launch.to_json()) == launch
 
 
@@ -501,8 +501,8 @@ class LaunchFiles:
                 "process": {**document, "folder": str(folder.path)},
             }
             found = Launch.from_json(launch)
-            found.alive()
-            found.exit_status()
+            found.driver.alive()
+            found.driver.exit_status()
 
 
 def subjects(folder: Path) -> list[Subject]:

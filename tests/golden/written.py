@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,7 @@ LAUNCH = Launch(
     fingerprint="0f1e2d3c",
     driver=LocalDriver(f"/var/lance/{QUERY}/{LAUNCH_ID}", PROCESS, PROCESS),
 )
-CLUSTER = LAUNCH.found_at(ClusterDriver("kubernetes", "orders-driver", "spark", "spark_k8s"))
+CLUSTER = replace(LAUNCH, driver=ClusterDriver("kubernetes", "orders-driver", "spark", "spark_k8s"))
 ORDER = SupervisionConfig(
     launch=LAUNCH,
     task_key=TASK,

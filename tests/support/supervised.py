@@ -11,7 +11,8 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends import base
+from airflow_provider_lance.backends.launch import Launch, UnseenDriver
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import StorageUnavailableError
@@ -121,7 +122,7 @@ class Supervised:
         """Return a driver that another host started."""
         return LocalDriver("/elsewhere/flights/launch", ELSEWHERE, ELSEWHERE)
 
-    def launch(self, driver: LocalDriver | None = None, **changes: Any) -> Launch:
+    def launch(self, driver: base.Driver | None = None, **changes: Any) -> Launch:
         fields: dict[str, Any] = {
             "launch_id": self.launch_id,
             "query_id": QUERY,
@@ -129,7 +130,7 @@ class Supervised:
             "checkpoint_location": self.checkpoint,
             "launched_at": utc_now(),
             "launched_by": ME,
-            "driver": driver,
+            "driver": driver or UnseenDriver(),
         }
         return Launch(**(fields | changes))
 
