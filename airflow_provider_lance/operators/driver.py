@@ -119,11 +119,11 @@ class TaskDriver:
     def ask_to_stop(self, launch: Launch) -> None:
         """Ask a launch's driver to stop; log what came of it, also an error."""
         try:
-            told = end_launch(launch, self._hook, self.task_key)
+            result = end_launch(launch, self._hook, self.task_key)
         except Exception as error:
             self._log.warning("Cannot ask the driver to stop. error=%s", error)
         else:
-            self._log.info("The driver: %s. where=%s", told, launch.driver.where())
+            self._log.info("The driver: %s. where=%s", result, launch.driver.where())
 
     def stop_earlier(self) -> None:
         """Ask an earlier try's driver to stop: this try fails and would leave it unsupervised."""

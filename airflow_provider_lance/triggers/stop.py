@@ -94,8 +94,9 @@ class Stopping(JsonRecord):
         """
         port = hook.open(self.uri)
         owner = decode_query(port.config, self.query_id, port.version).owner
-        mark = exact_watermark(port, self.query_id)
-        return self._state(owner, hook), {"watermark": mark.epoch, "version": mark.version}
+        watermark = exact_watermark(port, self.query_id)
+        shown = {"watermark": watermark.epoch, "version": watermark.version}
+        return self._state(owner, hook), shown
 
     def _state(self, owner: Owner | None, hook: LanceHook) -> StopState:
         if owner is None or owner.token > self.token:

@@ -155,7 +155,7 @@ class Supervised:
         write_summary(self.reports, summary(reason, launch_id=self.launch_id, **changes))
 
     def plan(self, epoch_id: int, *, commit: bool = False) -> None:
-        """Write Spark's notes of an epoch: planned, and done if told so."""
+        """Write Spark's notes of an epoch: planned, and done if ``commit``."""
         folder = Path(self.checkpoint)
         for name in ("offsets", "commits"):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -236,10 +236,10 @@ class _CountingFiles:
         return self._files.names(path)
 
     def write(self, path: str, content: bytes) -> None:
-        raise AssertionError("whoever watches writes nothing")
+        raise AssertionError("a supervisor writes nothing")
 
     def remove(self, path: str) -> None:
-        raise AssertionError("whoever watches removes nothing")
+        raise AssertionError("a supervisor removes nothing")
 
 
 def here(process: subprocess.Popen[bytes]) -> ProcessIdentity:
