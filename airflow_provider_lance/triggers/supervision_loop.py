@@ -92,7 +92,7 @@ class SupervisionLoop:
         self.health: Health | None = None
         self._tail = _tail(order.launch, from_end=not whole_log)
         self._epochs = EpochLines()
-        self._told: StreamState | None = None
+        self._shown_state: StreamState | None = None
         self._other_since: float | None = None
         self._reason_unavailable = ""
         self._stopping_since: float | None = None
@@ -189,7 +189,7 @@ class SupervisionLoop:
     def _show(self, health: Health) -> None:
         over = health.state.ended or health.state.lost  # the outcome reports it once
         if not over and self._is_news(health.state):
-            self._told, self._other_since = health.state, None
+            self._shown_state, self._other_since = health.state, None
             self._log.info("Stream %s: %s", health.state, health.reason)
         self.health = health
         self.show_log()
@@ -200,10 +200,10 @@ class SupervisionLoop:
 
     def _is_news(self, state: StreamState) -> bool:
         """Return whether a state is worth a line: between two triggers every stream is idle."""
-        if state is self._told:
+        if state is self._shown_state:
             self._other_since = None
             return False
-        if self._told not in _ALTERNATING or state not in _ALTERNATING:
+        if self._shown_state not in _ALTERNATING or state not in _ALTERNATING:
             return True
         self._other_since = self._other_since or time.monotonic()
         return time.monotonic() - self._other_since >= _LASTING_SECONDS
