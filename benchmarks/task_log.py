@@ -15,6 +15,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def measure(root: Path, epochs: int, trigger: str) -> dict[str, Any]:
     try:
         return _watched(root, launch, counter, log, epochs)
     finally:
-        launch.kill()
+        launch.driver.kill()
 
 
 def _watched(
@@ -85,7 +86,7 @@ def _watched(
             first = (time.monotonic(), counter.bytes)
         if seen >= epochs and first and not asked:
             took, grown = time.monotonic() - first[0], counter.bytes - first[1]
-            asked = bool(launch.driver and launch.driver.stop("the benchmark"))  # type: ignore[union-attr]
+            asked = launch.driver.stop("the benchmark")
         time.sleep(5 if outcome is None else 0)
     watch.conclude(outcome)
     written = sum(path.stat().st_size for path in root.rglob("driver.log*"))
@@ -114,7 +115,7 @@ def _start(root: Path, trigger: str) -> Launch:
     )
     spec = operator.job_spec(ME)
     driver = start_driver(spec, operator.submission(), root / "drivers")
-    return plan_launch(spec, "").found_at(driver)
+    return replace(plan_launch(spec, ""), driver=driver)
 
 
 def _arguments() -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ from airflow_provider_lance.protocol.json_codec import JsonRecord
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-__all__ = ["ClusterDriver", "Launch", "same_task"]
+__all__ = ["ClusterDriver", "Launch", "UnseenDriver", "same_task"]
 
 
 def _manager(name: object) -> str:
@@ -101,15 +101,54 @@ class ClusterDriver(JsonRecord):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class UnseenDriver(JsonRecord):
+    """A driver that is known only by its heartbeat, or that has not been started yet."""
+
+    kind: ClassVar[str] = "unseen"
+    polls_remotely: ClassVar[bool] = False
+    is_here: ClassVar[bool] = False
+
+    json_name = "an unseen driver"
+
+    def alive(self) -> bool | None:
+        """Return None: nothing here can be asked."""
+        return None
+
+    def exit_status(self) -> int | None:
+        """Return None: nothing notes its end here."""
+        return None
+
+    def is_ending(self) -> bool:
+        """Return False: it cannot be seen to end."""
+        return False
+
+    def stop(self, by: str) -> bool:
+        """Return False: it can only be asked through its dataset."""
+        return False
+
+    def kill(self) -> bool:
+        """Return False: there is nothing to kill from here."""
+        return False
+
+    def log(self) -> Path | None:
+        """Return None: its log is not on this host."""
+        return None
+
+    def where(self) -> str:
+        """Return its place as text."""
+        return "a place known only by its heartbeat"
+
+
 _DRIVERS = (LocalDriver, ClusterDriver)
+"""The drivers that a launch's JSON names, each under its kind; it leaves an unseen one out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch(JsonRecord):
     """One launch of one query: which query it belongs to, and where its driver can be found.
 
-    ``driver`` is ``None`` if only the heartbeat shows it. ``fingerprint`` is equal for two launches
-    of the same specification, empty if it is unknown.
+    ``fingerprint`` is equal for two launches of the same specification, empty if it is unknown.
     """
 
     launch_id: str
@@ -119,58 +158,20 @@ class Launch(JsonRecord):
     launched_at: str
     launched_by: str = ""
     fingerprint: str = ""
-    driver: Driver | None = None
+    driver: Driver = UnseenDriver()
 
     json_name = "a launch"
-    json_readers: ClassVar[Mapping[str, Reader]] = {"launched_at": moment}
-
-    def alive(self) -> bool | None:
-        """Return whether the driver's process exists; ``None`` if that is unknown here."""
-        return self.driver.alive() if self.driver else None
-
-    def kill(self) -> bool:
-        """Kill exactly this driver if that is possible from here; return whether it was."""
-        return self.driver.kill() if self.driver else False
-
-    def exit_status(self) -> int | None:
-        """Return the driver's exit status, negative for a signal; ``None`` if it is unknown."""
-        return self.driver.exit_status() if self.driver else None
-
-    @property
-    def is_here(self) -> bool:
-        """Return whether the driver runs on this host."""
-        return self.driver is not None and self.driver.is_here
-
-    @property
-    def polls_remotely(self) -> bool:
-        """Return whether each poll is a request to a cluster."""
-        return self.driver is not None and self.driver.polls_remotely
-
-    def is_ending(self) -> bool:
-        """Return whether the driver has exited and its exit status is about to be noted."""
-        return self.driver is not None and self.driver.is_ending()
-
-    def stop(self, by: str) -> bool:
-        """Request an orderly stop, without its dataset; return whether it was delivered."""
-        return self.driver is not None and self.driver.stop(by)
-
-    def log(self) -> Path | None:
-        """Return the path of the driver's log, ``None`` if that is not on this host."""
-        return self.driver.log() if self.driver else None
-
-    def where(self) -> str:
-        """Return the driver's place as text."""
-        return self.driver.where() if self.driver else "a place known only by its heartbeat"
-
-    def found_at(self, driver: Driver | None) -> Self:
-        """Return this launch with its driver."""
-        return replace(self, driver=driver)
+    json_readers: ClassVar[Mapping[str, Reader]] = {
+        "launched_at": moment,
+        "driver": lambda _: UnseenDriver(),  # JSON has the driver under its kind
+    }
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values, for a trigger's arguments and Airflow's task state."""
         document = JsonRecord.to_json(self)
         del document["driver"]
-        return document | ({self.driver.kind: self.driver.to_json()} if self.driver else {})
+        driver = self.driver.to_json()
+        return document | ({self.driver.kind: driver} if driver else {})
 
     @classmethod
     def read_json(cls, given: object) -> Self:

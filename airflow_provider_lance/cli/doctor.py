@@ -70,8 +70,8 @@ def _show(found: list[Diagnosis], output: Output) -> None:
     for name in ("level", "name", "seen"):
         table.add_column(overflow="fold", no_wrap=name != "seen")
     for each in found:
-        told = Text("\n".join(map(harmless, filter(None, (each.seen, each.advice)))))
-        table.add_row(Text(each.level.value, _STYLES[each.level]), Text(harmless(each.name)), told)
+        seen = Text("\n".join(map(harmless, filter(None, (each.seen, each.advice)))))
+        table.add_row(Text(each.level.value, _STYLES[each.level]), Text(harmless(each.name)), seen)
     output.show(table)
 
 
@@ -120,12 +120,12 @@ def _checkpoint(target: Target, query: str) -> Diagnosis:
     if seen.id is None:
         advice = "is it on another machine, or not created yet? --checkpoint names another place"
         return Diagnosis(name, Level.WARNING, f"{location}: nothing is there", advice)
-    told = f"{location}: id {seen.id}, planned {seen.planned}, committed {seen.committed}"
+    found = f"{location}: id {seen.id}, planned {seen.planned}, committed {seen.committed}"
     recorded = owner.driver.checkpoint_id if owner else seen.id
     if recorded != seen.id:
         advice = f"the dataset has recorded {recorded}; see lance-stream check"
-        return Diagnosis(name, Level.ERROR, told, advice)
-    return Diagnosis(name, Level.OK, told)
+        return Diagnosis(name, Level.ERROR, found, advice)
+    return Diagnosis(name, Level.OK, found)
 
 
 def _failed(name: str, error: LanceStreamError) -> Diagnosis:

@@ -44,11 +44,11 @@ def run(arguments: Namespace) -> int:
     except Exception as error:
         if arguments.debug:
             traceback.print_exc()
-        output.note(f"error: {_told(error)}")
+        output.note(f"error: {_message(error)}")
         return Exit.of(error)
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     if isinstance(error, LanceStreamError):
         return str(error)
     return f"{type(error).__name__}: {error} (--debug shows where)"

@@ -78,8 +78,8 @@ class CheckReport:
         """Return a text for a notifier: a headline, then each finding of this severity or worse."""
         bad = self.at_or_above(least)
         if not bad:
-            told = "; ".join(f"{each.query_id} {each.sentence}" for each in self.statuses)
-            return f"Lance {self.uri}: healthy. {told}".rstrip()
+            statuses = "; ".join(f"{each.query_id} {each.sentence}" for each in self.statuses)
+            return f"Lance {self.uri}: healthy. {statuses}".rstrip()
         counted = ", ".join(
             f"{number} {severity.label}"
             for severity in sorted(Severity, reverse=True)

@@ -96,7 +96,7 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         state = decode_query(port.config, query_id, port.version)
         watermark = exact_watermark(port, query_id)
     drivers = with_owner(drivers, state, reports, now)
-    checkpoint, puzzle, broken = _checkpoint(location, opener, state)
+    checkpoint, problem, broken = _checkpoint(location, opener, state)
     if checkpoint and checkpoint.id == _checkpoint_id(None, state):
         watermark = exact_watermark(port, query_id, spark_done=checkpoint.committed)
     lives = any(
@@ -126,7 +126,7 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         ),
         checkpoint_location=location,
         checkpoint=checkpoint,
-        puzzle=puzzle,
+        checkpoint_problem=problem,
         history=versions.newest(history),
         drivers=drivers,
         connection_arguments=options.get("connection_arguments", ""),
@@ -179,9 +179,9 @@ def _checkpoint(
     """Return the checkpoint or why it is unavailable, and whether Spark cannot read it either."""
     if not location:
         return None, f"query {state.query_id} has no owner that recorded one", False
-    files, puzzle = _opened(location, opener)
+    files, problem = _opened(location, opener)
     if files is None:
-        return None, puzzle, False
+        return None, problem, False
     try:
         seen = read_checkpoint(location, files, with_ends=True)
     except CheckpointCorruptError as error:

@@ -92,11 +92,12 @@ class DatasetEvidence:
 class Evidence:
     """One stream at one moment.
 
-    ``checkpoint`` is ``None`` if it could not be read, and ``puzzle`` then says why. ``history``
-    holds the query's newest epochs that the versions still show, newest first. ``drivers`` holds
-    the newest launches, newest first, and the owner's. ``connection_arguments`` are the arguments
-    besides the URI that a command needs to reach the store, such as ``--conn-id lance_default``.
-    ``missing_versions`` are those since the last fold that were cleaned up.
+    ``checkpoint`` is ``None`` if it could not be read, and ``checkpoint_problem`` then says why.
+    ``history`` holds the query's newest epochs that the versions still show, newest first.
+    ``drivers`` holds the newest launches, newest first, and the owner's. ``connection_arguments``
+    are the arguments besides the URI that a command needs to reach the store, such as
+    ``--conn-id lance_default``. ``missing_versions`` are those since the last fold that were
+    cleaned up.
     """
 
     uri: str
@@ -108,7 +109,7 @@ class Evidence:
     health: Health | None = None
     checkpoint_location: str = ""
     checkpoint: Checkpoint | None = None
-    puzzle: str = ""
+    checkpoint_problem: str = ""
     history: tuple[EpochStamp, ...] = ()
     drivers: tuple[DriverObservation, ...] = field(default_factory=tuple)
     connection_arguments: str = ""

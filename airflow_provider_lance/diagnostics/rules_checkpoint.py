@@ -28,9 +28,9 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
             case = CheckpointCase.CHECKPOINT_ELSEWHERE
             if evidence.broken_checkpoint:
                 case = CheckpointCase.CHECKPOINT_WITHOUT_ID
-            shown["reason"] = evidence.puzzle
+            shown["reason"] = evidence.checkpoint_problem
             line = command(evidence, "check")
-            yield finding(case, shown, line, of=evidence, reason=evidence.puzzle)
+            yield finding(case, shown, line, of=evidence, reason=evidence.checkpoint_problem)
     elif owner is None:
         if seen.committed > NO_EPOCH and not evidence.state.known:
             yield _no_trace(evidence, seen)

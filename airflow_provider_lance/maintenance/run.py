@@ -76,8 +76,8 @@ def summary_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield a report as lines for a log: what each step did, then the numbers side by side."""
     what = "Would do" if report["dryRun"] else "Done"
     for step, figures in report["done"].items():
-        told = " ".join(f"{name}={value}" for name, value in figures.items())
-        yield f"{what}: {step}. {told}"
+        numbers = " ".join(f"{name}={value}" for name, value in figures.items())
+        yield f"{what}: {step}. {numbers}"
     for step, reason in report["skipped"].items():
         yield f"Skipped: {step}. {reason}"
     before, after = report["before"], report["after"]

@@ -136,12 +136,12 @@ def _sink_options(operator: LanceStreamOperator) -> tuple[dict[str, Any], Any]:
 def _source(source: Any) -> Any:
     if not isinstance(source, Mapping):
         return {"format": _WORD} if is_open(source) else source
-    told = {name: value for name, value in source.items() if not is_open(value)}
+    known = {name: value for name, value in source.items() if not is_open(value)}
     if is_open(source.get("format")):
-        told["format"] = _WORD
+        known["format"] = _WORD
     if isinstance(options := source.get("options"), Mapping):
-        told["options"] = _filled(options)
-    return told
+        known["options"] = _filled(options)
+    return known
 
 
 def _filled(values: Any) -> Any:

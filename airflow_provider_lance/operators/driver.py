@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from airflow_provider_lance.backends.launch import Launch, same_task
+from airflow_provider_lance.backends.launch import Launch, UnseenDriver, same_task
 from airflow_provider_lance.backends.submission import Submission
 from airflow_provider_lance.backends.submit import driver_root, plan_launch, start_driver
 from airflow_provider_lance.drivers.local import find
@@ -77,9 +77,9 @@ class TaskDriver:
         health = Supervisor(found, self._hook, limits).look()
         if health.state.ended or health.state.lost:
             self._log.info("The previous driver has exited. launch=%s %s", found.launch_id, health)
-            found.kill()
+            found.driver.kill()
             return None
-        self._log.info("Found the driver again. where=%s %s", found.where(), health)
+        self._log.info("Found the driver again. where=%s %s", found.driver.where(), health)
         changed = bool(found.fingerprint) and found.fingerprint != planned.fingerprint
         if changed or self._state.was_cleared:
             why = "its arguments changed" if changed else "the task was cleared"
@@ -99,13 +99,13 @@ class TaskDriver:
             if not request.submission.manager:  # nothing was left running here
                 self._state.keep(request.launch, over=True)
             raise
-        launch = request.launch.found_at(driver)
+        launch = replace(request.launch, driver=driver)
         self.keep(launch)
         self._log.info(
             "Launched. query=%s launch=%s where=%s",
             launch.query_id,
             launch.launch_id,
-            launch.where(),
+            driver.where(),
         )
         return launch
 
@@ -119,29 +119,30 @@ class TaskDriver:
     def ask_to_stop(self, launch: Launch) -> None:
         """Ask a launch's driver to stop; log what came of it, also an error."""
         try:
-            told = end_launch(launch, self._hook, self.task_key)
+            result = end_launch(launch, self._hook, self.task_key)
         except Exception as error:
             self._log.warning("Cannot ask the driver to stop. error=%s", error)
         else:
-            self._log.info("The driver: %s. where=%s", told, launch.where())
+            self._log.info("The driver: %s. where=%s", result, launch.driver.where())
 
     def stop_earlier(self) -> None:
         """Ask an earlier try's driver to stop: this try fails and would leave it unsupervised."""
         earlier = self._state.launch
-        if earlier is not None and earlier.alive() is not False:
+        if earlier is not None and earlier.driver.alive() is not False:
             self.ask_to_stop(earlier)
 
     def kill_remains(self, launch: Launch) -> None:
         """Kill a driver that has not exited, if that is possible from here."""
-        if launch.alive() is False:
+        driver = launch.driver
+        if driver.alive() is False:
             return
-        if launch.kill():
-            self._log.warning("Killed what was left of the driver. where=%s", launch.where())
+        if driver.kill():
+            self._log.warning("Killed what was left of the driver. where=%s", driver.where())
         else:
             self._log.warning(
                 "The old driver cannot be ended from here. If it still runs, it can commit "
                 "nothing: the next one fences it. where=%s",
-                launch.where(),
+                driver.where(),
             )
 
     def own_successor(self, launch: Launch, outcome: SupervisionOutcome) -> Launch | None:
@@ -204,13 +205,14 @@ def _find_launch(state: DriverTaskState, planned: Launch, hook: LanceHook) -> La
     if known is None:
         owner = _launch_of_owner(planned, hook)
         return owner if owner and owner.launch_id != state.over else None
-    if known.driver is not None:
+    if not isinstance(known.driver, UnseenDriver):
         return known
     # Noted before its driver was started: the driver wrapper's own note says whether it was.
-    driver = find(root, known.query_id, known.launch_id)
-    if driver is None and RunDirectory(root, known.query_id, known.launch_id).path.is_dir():
+    if driver := find(root, known.query_id, known.launch_id):
+        return replace(known, driver=driver)
+    if RunDirectory(root, known.query_id, known.launch_id).path.is_dir():
         return None  # it was given up before its start, on this host
-    return known.found_at(driver)
+    return known
 
 
 def _launch_of_owner(planned: Launch, hook: LanceHook) -> Launch | None:
@@ -227,7 +229,7 @@ def _launch_of_owner(planned: Launch, hook: LanceHook) -> Launch | None:
         launched_at=owner.time,
         launched_by=owner.driver.launched_by,
         fingerprint="",
-        driver=find(driver_root(), planned.query_id, owner.driver.launch_id),
+        driver=find(driver_root(), planned.query_id, owner.driver.launch_id) or UnseenDriver(),
     )
 
 

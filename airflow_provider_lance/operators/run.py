@@ -179,7 +179,7 @@ class StreamRun:
         launch = config.launch
         if outcome.ended is None:
             self._driver.kill_remains(launch)
-        elif launch.is_here:
+        elif launch.driver.is_here:
             self._pause(_LAST_SECONDS, launch)  # its JVM takes a moment to end
             self._driver.kill_remains(launch)
         if other := self._driver.own_successor(launch, outcome):
@@ -207,7 +207,7 @@ class StreamRun:
         while (left := end - time.monotonic()) > 0:
             if self._killed.wait(min(left, _GLANCE_SECONDS)):
                 raise AirflowException("The task was ended; its driver is asked to stop in order.")
-            if launch and launch.is_here and launch.alive() is False:
+            if launch and launch.driver.is_here and launch.driver.alive() is False:
                 return
 
     # --- 4. Translate the end ------------------------------------------------------------------

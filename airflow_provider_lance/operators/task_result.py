@@ -29,7 +29,7 @@ def task_result(launch: Launch, outcome: SupervisionOutcome, log: Logger) -> dic
     :raises TransientError: the driver was lost, and may not be started again.
     :raises AirflowTaskTimeout: the task's time was up, and the stream was asked to stop.
     """
-    query, where = f"query {launch.query_id!r}", launch.where()
+    query, where = f"query {launch.query_id!r}", launch.driver.where()
     known = {"launchId": launch.launch_id, "queryId": launch.query_id, "uri": launch.uri}
     if outcome.timed_out:
         raise AirflowTaskTimeout(f"{query}: {outcome.reason}")

@@ -61,17 +61,18 @@ def fold_watermark(
         port = port.latest()
         state = known_query(port, query_id)
         found = state.watermark if found is None else found
-        mark = exact_watermark(port, query_id)
-        if mark.missing:
-            raise gap_error(port, state, mark, connection_arguments=connection_arguments)
-        refuse_undone(port, mark)
-        if mark.epoch <= state.watermark:
+        watermark = exact_watermark(port, query_id)
+        if watermark.missing:
+            raise gap_error(port, state, watermark, connection_arguments=connection_arguments)
+        refuse_undone(port, watermark)
+        if watermark.epoch <= state.watermark:
             # Ahead of what was found: an attempt landed without an answer, or the driver folded.
-            sentence = f"the config of version {port.version} has the exact watermark, {mark.epoch}"
+            version = f"the config of version {port.version}"
+            sentence = f"{version} has the exact watermark, {watermark.epoch}"
             return _repaired(Action.FOLD, port, state, sentence, changed=state.watermark > found)
-        sentence = f"watermark {mark.epoch} folded into the config, which had {state.watermark}"
-        done = newest_done(state, mark)
-        updates = fold_updates(query_id, mark.epoch, port.version, mark.committed_at, done)
+        epoch, time, done = watermark.epoch, watermark.committed_at, newest_done(state, watermark)
+        sentence = f"watermark {epoch} folded into the config, which had {state.watermark}"
+        updates = fold_updates(query_id, epoch, port.version, time, done)
         if dry_run:
             write = Write(port.version + 1, "fold the watermark", updates)
             return _repaired(Action.FOLD, port, state, sentence, plan=[write])
@@ -107,25 +108,25 @@ def release_owner(
         return _repaired(Action.RELEASE, preconditions.port, state, sentence, changed=False)
     location = checkpoint_location or owner.driver.checkpoint_location
     preconditions.refuse_live_driver(location, verb=["release"])
-    mark = preconditions.watermark()
-    if mark.missing:
-        checkpoint = preconditions.recorded_checkpoint(location, mark)
-        in_doubt = epoch_in_doubt(checkpoint, state, mark)
+    watermark = preconditions.watermark()
+    if watermark.missing:
+        checkpoint = preconditions.recorded_checkpoint(location, watermark)
+        in_doubt = epoch_in_doubt(checkpoint, state, watermark)
         if in_doubt is not None:
-            raise preconditions.gap_error(mark, in_doubt)
+            raise preconditions.gap_error(watermark, in_doubt)
     else:
         # The checkpoint is not needed here. This one proves nothing: if versions vanish in the
         # middle, the claim refuses.
         checkpoint = Checkpoint(location, owner.driver.checkpoint_id, planned=sys.maxsize)
-    driver, epoch = preconditions.driver("released"), max(mark.epoch, checkpoint.committed)
+    driver, epoch = preconditions.driver("released"), max(watermark.epoch, checkpoint.committed)
     try:
         port, state, plan = force_release(
-            preconditions, driver, checkpoint, replace(mark, epoch=epoch)
+            preconditions, driver, checkpoint, replace(watermark, epoch=epoch)
         )
     except HistoryGapError as error:
-        raise preconditions.gap_error(mark) from error
-    watermark = epoch if plan else state.watermark
-    sentence = f"token {owner.token} released by {preconditions.by}, watermark {watermark}"
+        raise preconditions.gap_error(watermark) from error
+    final = epoch if plan else state.watermark
+    sentence = f"token {owner.token} released by {preconditions.by}, watermark {final}"
     return _repaired(Action.RELEASE, port, state, sentence, plan=plan)
 
 
@@ -156,11 +157,11 @@ def resolve_gap(
     """
     preconditions = Preconditions(port, query_id, options)
     port, state, owner = preconditions.port, preconditions.state, preconditions.owner
-    mark = preconditions.watermark()
-    if not mark.missing:
+    watermark = preconditions.watermark()
+    if not watermark.missing:
         raise PreconditionError(
             f"query {query_id!r} in {port.uri} has no gap in its history: its watermark "
-            f"{mark.epoch} is exact at version {port.version}, and there is nothing to resolve"
+            f"{watermark.epoch} is exact at version {port.version}, and there is nothing to resolve"
         )
     folded = state.folded_version
     if after_version not in (None, folded):
@@ -174,13 +175,13 @@ def resolve_gap(
     answer = "--committed" if landed else "--missing"
     named = ["--epoch", str(epoch), "--after-version", str(folded), answer]
     preconditions.refuse_live_driver(location, verb=["resolve", "gap", *named])
-    checkpoint = preconditions.recorded_checkpoint(location, mark)
-    in_doubt = epoch_in_doubt(checkpoint, state, mark)
+    checkpoint = preconditions.recorded_checkpoint(location, watermark)
+    in_doubt = epoch_in_doubt(checkpoint, state, watermark)
     if in_doubt is None:
         raise PreconditionError(
-            f"no epoch of query {query_id!r} is in doubt, although {mark.missing} versions of "
+            f"no epoch of query {query_id!r} is in doubt, although {watermark.missing} versions of "
             f"{port.uri} are missing: Spark's commit log has epochs up to {checkpoint.committed}, "
-            f"history up to {mark.epoch}. Type {preconditions.command('release')}"
+            f"history up to {watermark.epoch}. Type {preconditions.command('release')}"
         )
     if epoch != in_doubt:
         raise PreconditionError(
@@ -197,19 +198,19 @@ def resolve_gap(
         raise PreconditionError(
             f"epoch {epoch} of query {query_id!r} is in Spark's commit log, so it is not read "
             "again. If its rows are not in the table, start the stream once with onRestore=accept:"
-            f"{max(mark.epoch, known_done(state)) + 1}-{epoch}, which continues without them"
+            f"{max(watermark.epoch, known_done(state)) + 1}-{epoch}, which continues without them"
         )
     what = f"epoch {epoch} resolved as {'committed' if landed else 'missing'}"
-    last = epoch if landed else max(mark.epoch, checkpoint.committed)
+    last = epoch if landed else max(watermark.epoch, checkpoint.committed)
     port, state, plan = force_release(
         preconditions,
         preconditions.driver(what),
         checkpoint,
-        replace(mark, epoch=last),
+        replace(watermark, epoch=last),
         on_history_gap=OnHistoryGap(epoch, landed, folded),
     )
-    watermark = last if plan else state.watermark
-    sentence = f"{what} by {preconditions.by}, watermark {watermark}, released"
+    final = last if plan else state.watermark
+    sentence = f"{what} by {preconditions.by}, watermark {final}, released"
     return _repaired(Action.GAP, port, state, sentence, plan=plan)
 
 
@@ -242,8 +243,8 @@ def resolve_checkpoint(
             f"{checkpoint_location} has no checkpoint yet, so there is no id to record: start the "
             f"stream there once with onCheckpointChange=newGeneration, which does the same"
         )
-    mark = exact_watermark(port, query_id)
-    if checkpoint.id == owner.driver.checkpoint_id and mark.epoch <= checkpoint.planned:
+    watermark = exact_watermark(port, query_id)
+    if checkpoint.id == owner.driver.checkpoint_id and watermark.epoch <= checkpoint.planned:
         raise PreconditionError(
             f"the checkpoint at {checkpoint_location} (id {checkpoint.id}) is the one that query "
             f"{query_id!r} in {port.uri} belongs to, and no older copy: there is nothing to resolve"

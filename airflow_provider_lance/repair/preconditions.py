@@ -92,18 +92,18 @@ class Preconditions:
         """Return the command to type for this query."""
         return _typed(self.port.uri, self.query_id, self._connection_arguments, *verb, *options)
 
-    def gap_error(self, mark: Watermark, in_doubt: int | None = None) -> HistoryGapError:
+    def gap_error(self, watermark: Watermark, in_doubt: int | None = None) -> HistoryGapError:
         """Return the error for a watermark that is not proven."""
-        return gap_error(self.port, self.state, mark, in_doubt, self._connection_arguments)
+        return gap_error(self.port, self.state, watermark, in_doubt, self._connection_arguments)
 
     def watermark(self) -> Watermark:
         """Return the exact watermark at this version.
 
         :raises DatasetRestoredError: an older version was restored and removed epochs.
         """
-        mark = exact_watermark(self.port, self.query_id)
-        refuse_undone(self.port, mark)
-        return mark
+        watermark = exact_watermark(self.port, self.query_id)
+        refuse_undone(self.port, watermark)
+        return watermark
 
     def refuse_live_driver(self, location: str, *others: str, verb: Sequence[str]) -> None:
         """Raise unless every visible driver has exited, including those known by reports.
@@ -196,7 +196,7 @@ class Preconditions:
         """
         return read_checkpoint(location, open_files(location, self._storage), with_ends=True)
 
-    def recorded_checkpoint(self, location: str, mark: Watermark) -> Checkpoint:
+    def recorded_checkpoint(self, location: str, watermark: Watermark) -> Checkpoint:
         """Read the checkpoint that the watermark belongs to: only it can bridge a gap.
 
         :raises HistoryGapError: there is another checkpoint, or none, or an older copy.
@@ -207,13 +207,14 @@ class Preconditions:
         there = f"id {found.id}" if found.id else "no checkpoint"
         if found.id == recorded.checkpoint_id:
             there = f"an older copy, which has planned no epoch after {found.planned}"
-        told = f" Its driver last reported epoch {self.heard}." if self.heard > NO_EPOCH else ""
+        reported = f" Its driver last reported epoch {self.heard}." if self.heard > NO_EPOCH else ""
         raise HistoryGapError(
-            f"{mark.missing} of the versions of {self.port.uri} after {self.state.folded_version} "
-            f"were cleaned up, and only checkpoint {recorded.checkpoint_id} of query "
-            f"{self.query_id!r}, recorded at {recorded.checkpoint_location}, says which epochs "
-            f"they held; {location} has {there}.{told} Name its present location with "
-            "--checkpoint, or give the query up: a new queryId, or onCheckpointChange=newGeneration"
+            f"{watermark.missing} of the versions of {self.port.uri} after "
+            f"{self.state.folded_version} were cleaned up, and only checkpoint "
+            f"{recorded.checkpoint_id} of query {self.query_id!r}, recorded at "
+            f"{recorded.checkpoint_location}, says which epochs they held; {location} "
+            f"has {there}.{reported} Name its present location with --checkpoint, or give the "
+            "query up: a new queryId, or onCheckpointChange=newGeneration"
         )
 
     def driver(self, what: str) -> Driver:
@@ -252,15 +253,16 @@ def known_query(port: DatasetPort, query_id: str) -> QueryState:
 def gap_error(
     port: DatasetPort,
     state: QueryState,
-    mark: Watermark,
+    watermark: Watermark,
     in_doubt: int | None = None,
     connection_arguments: str = "",
 ) -> HistoryGapError:
     """Return the error for a watermark that is not proven."""
     query, typed = state.query_id, partial(_typed, port.uri, state.query_id, connection_arguments)
     seen = (
-        f"{mark.missing or 'some'} of the versions of {port.uri} after {state.folded_version} were "
-        f"cleaned up, so epoch {mark.epoch} is only a lower bound of query {query!r}'s watermark"
+        f"{watermark.missing or 'some'} of the versions of {port.uri} after "
+        f"{state.folded_version} were cleaned up, so epoch {watermark.epoch} is only a lower bound "
+        f"of query {query!r}'s watermark"
     )
     if in_doubt is None:
         return HistoryGapError(

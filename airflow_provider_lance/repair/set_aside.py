@@ -78,14 +78,14 @@ def set_files_aside(
             f"{f'id {checkpoint.id}' if checkpoint.id else 'no checkpoint'}. Name its present "
             "location with --checkpoint"
         )
-    mark = preconditions.watermark()
+    watermark = preconditions.watermark()
     in_doubt = checkpoint.in_flight
-    if mark.missing and in_doubt is not None and in_doubt > mark.epoch:
-        raise preconditions.gap_error(mark, in_doubt)
-    watermark = max(mark.epoch, checkpoint.committed) if mark.missing else mark.epoch
-    done = max(watermark, checkpoint.committed, known_done(state))
-    rewrite = plan_rewrite(files, checkpoint, changed_ends(checkpoint, state, mark), done)
-    found = None if rewrite else assess(files, checkpoint, watermark)
+    if watermark.missing and in_doubt is not None and in_doubt > watermark.epoch:
+        raise preconditions.gap_error(watermark, in_doubt)
+    epoch = max(watermark.epoch, checkpoint.committed) if watermark.missing else watermark.epoch
+    done = max(epoch, checkpoint.committed, known_done(state))
+    rewrite = plan_rewrite(files, checkpoint, changed_ends(checkpoint, state, watermark), done)
+    found = None if rewrite else assess(files, checkpoint, epoch)
     repaired = RepairResult(
         action=Action.FILES,
         uri=port.uri,
@@ -123,13 +123,13 @@ def set_files_aside(
         return repaired
     moves = {path: f"{folder}/{path}" for path in paths}
     repaired = replace(repaired, sentence=f"{what} by {preconditions.by}; {reason}", moves=moves)
-    folded = replace(mark, epoch=watermark)
+    folded = replace(watermark, epoch=epoch)
     try:
         port, state, plan = force_release(
             preconditions, preconditions.driver(what), checkpoint, folded
         )
     except HistoryGapError as error:
-        raise preconditions.gap_error(mark) from error
+        raise preconditions.gap_error(watermark) from error
     if plan:
         return replace(repaired, writes=tuple(plan))
     # From here on, no driver can land an epoch planned with one of these files.

@@ -1,14 +1,12 @@
 """A Lance dataset in memory: same conflicts, same errors, no files.
 
-For tests of the protocol and of code that uses it. A fragment is a tuple of rows, a row a mapping.
-The conflict rules are those of Lance, which `tests/integration` checks on a real dataset.
+For tests of the protocol and of code that uses it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -17,45 +15,20 @@ from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
     DatasetNotFoundError,
 )
-from airflow_provider_lance.protocol.port import (
-    Append,
-    Barrier,
-    Change,
-    Configure,
-    Overwrite,
-    Upsert,
+from airflow_provider_lance.protocol.port import Append, Change, Configure, Overwrite, Upsert
+from airflow_provider_lance.testing.commit_rules import (
+    Committed,
+    Fragment,
+    Restore,
+    Rewrite,
+    Row,
+    Version,
+    conflicts,
+    keys_of,
+    touched_by,
 )
 
 __all__ = ["Fault", "InMemoryDataset", "InMemoryDatasetPort"]
-
-Row = Mapping[str, Any]
-Fragment = tuple[Row, ...]
-
-
-@dataclass(frozen=True)
-class Rewrite:
-    """A compaction: all fragments become one. Only the in-memory dataset commits it as a change."""
-
-
-@dataclass(frozen=True)
-class Restore:
-    """An older version becomes the newest one, config included."""
-
-    version: int
-
-
-Committed = Change | Rewrite | Restore
-
-
-@dataclass(frozen=True)
-class Version:
-    """One manifest, and the commit that made it; ``touched`` are the fragments it replaced."""
-
-    config: Mapping[str, str]
-    fragments: Mapping[int, Fragment]
-    change: Committed | None = None
-    touched: frozenset[int] = frozenset()
-    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 class Fault(StrEnum):
@@ -197,12 +170,12 @@ class InMemoryDataset:
         # A handle keeps its manifest: Lance commits on top of it if the store has no newer one,
         # even when the dataset was dropped (seen on pylance 14.0.2).
         base = base or self._versions[read_version]
-        touched = _touched_by(change, base)
+        touched = touched_by(change, base)
         for version in range(read_version + 1, self.version + 1):
             landed = self._versions.get(version)
             # As in Lance, a version that was cleaned up is no conflict, even if it was a barrier.
             missing = landed is None and isinstance(change, Overwrite)
-            if missing or (landed and _conflicts(landed, change, touched)):
+            if missing or (landed and conflicts(landed, change, touched)):
                 what = f"{type(change).__name__} on version {read_version}"
                 raise CommitPreemptedError(f"{what} was preempted by version {version}")
         head = self._versions[self.version] if self.version >= read_version else base
@@ -214,10 +187,10 @@ class InMemoryDataset:
                 fragments.clear()
                 self._add(fragments, added)
             case Upsert(added, keys, merge_keys):
-                doomed = _keys(keys, merge_keys)
+                doomed = keys_of(keys, merge_keys)
                 for number in touched & fragments.keys():
                     kept = (
-                        row for row in fragments[number] if not _keys([row], merge_keys) & doomed
+                        row for row in fragments[number] if not keys_of([row], merge_keys) & doomed
                     )
                     fragments[number] = tuple(kept)
                 self._add(fragments, added)
@@ -315,34 +288,3 @@ class InMemoryDatasetPort:
         """Commit one change on top of this version; see ``DatasetPort.commit``."""
         landed = self._dataset.commit(self.version, change, properties or {}, self._found)
         return self._dataset.open(landed)
-
-
-def _keys(rows: Iterable[Row], merge_keys: Sequence[str]) -> set[tuple[Any, ...]]:
-    return {tuple(row[name] for name in merge_keys) for row in rows}
-
-
-def _touched_by(change: Committed, base: Version) -> frozenset[int]:
-    """Return the fragments that a change reads or replaces."""
-    match change:
-        case Rewrite() | Overwrite() | Restore():
-            return frozenset(base.fragments)
-        case Upsert(_, keys, merge_keys):
-            doomed, held = _keys(keys, merge_keys), base.fragments
-            return frozenset(each for each in held if _keys(held[each], merge_keys) & doomed)
-    return frozenset()
-
-
-def _conflicts(landed: Version, ours: Committed, touched: frozenset[int]) -> bool:
-    """Return whether ``ours``, made on an older version, must fail because of what landed since."""
-    match landed.change, ours:
-        case _, Overwrite():
-            return True
-        case Configure(theirs), Configure(mine):
-            return bool(theirs.keys() & mine.keys())
-        case (Barrier(), Append() | Upsert() | Barrier()) | (Append() | Upsert(), Barrier()):
-            return True
-        case (Overwrite() | Restore(), Append() | Upsert() | Rewrite() | Barrier()):
-            return True
-        case (Upsert() | Rewrite(), Upsert() | Rewrite()):
-            return bool(landed.touched & touched)
-    return False

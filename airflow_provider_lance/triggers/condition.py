@@ -19,7 +19,7 @@ from airflow_provider_lance.protocol.decoding import (
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import NO_EPOCH, Watermark
 
-__all__ = ["Advance", "AdvanceCondition", "EpochCondition", "Mark"]
+__all__ = ["Advance", "AdvanceCondition", "EpochCondition", "Position"]
 
 
 def _span(value: object) -> timedelta:
@@ -77,7 +77,7 @@ class EpochCondition(JsonRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark(JsonRecord):
+class Position(JsonRecord):
     """A point in a query's history: everything in the dataset's versions up to ``version``.
 
     ``epoch`` and ``generation`` are the watermark there. ``token`` and ``run_id`` are those of the
@@ -90,7 +90,7 @@ class Mark(JsonRecord):
     token: int = 0
     run_id: str = ""
 
-    json_name = "a mark"
+    json_name = "a position"
     json_readers: ClassVar[Mapping[str, Reader]] = {
         **dict.fromkeys(("version", "generation", "token"), whole),
         "epoch": partial(whole, least=NO_EPOCH),
@@ -107,18 +107,18 @@ class Mark(JsonRecord):
                 raise ValueError("a part is missing")
             return cls.read_json(given)
         except ValueError as error:
-            raise ValueError(f"{shown(given)} cannot be read as a mark: {error}") from None
+            raise ValueError(f"{shown(given)} cannot be read as a position: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """What was committed between two marks, as far as the versions between them show.
+    """What was committed between two positions, as far as the versions between them show.
 
     ``missing`` counts the versions that were cleaned up; they may have held epochs.
     """
 
-    since: Mark
-    to: Mark
+    since: Position
+    to: Position
     epochs: int = 0
     rows: int = 0
     missing: int = 0

@@ -16,7 +16,7 @@ from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.protocol.decoding import finite, shown
 from airflow_provider_lance.protocol.model import NO_EPOCH
-from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition, Mark
+from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition, Position
 from airflow_provider_lance.triggers.poll import Teller, subscribe
 from airflow_provider_lance.triggers.threads import Pool, in_thread
 from airflow_provider_lance.triggers.watermark_follower import (
@@ -34,7 +34,7 @@ _HANDED_OVER = 2.0
 _CHUNK = 64
 """Versions read in one thread call, so that a long catch-up can be cancelled."""
 _RECALLS = 3
-"""How often reading the reported mark may fail before the first snapshot counts as reported."""
+"""How often reading the reported position may fail before the first snapshot counts as reported."""
 
 
 class LanceEpochEventTrigger(BaseEventTrigger):
@@ -53,9 +53,9 @@ class LanceEpochEventTrigger(BaseEventTrigger):
     ``every_rows`` fires as soon as they advance: too early is better than never.
 
     What exists at the very first poll does not fire; dataset and query may be created later. The
-    last reported mark is stored in the state of the watched assets, once the event is on its way.
-    So an event is never lost. An event that was fired in the last two seconds of a triggerer may be
-    fired again, with the same ``fromVersion``.
+    last reported position is stored in the state of the watched assets, once the event is on its
+    way. So an event is never lost. An event that was fired in the last two seconds of a triggerer
+    may be fired again, with the same ``fromVersion``.
 
     :param uri: The dataset, absolute or relative to the Lance connection's base URI.
     :param query_id: The streaming query.
@@ -111,7 +111,7 @@ class LanceEpochEventTrigger(BaseEventTrigger):
         teller = Teller(self.log)
         # Without the URI: a dataset that moves keeps its numbers.
         key = f"lance/{self.query_id}/{self.condition}"
-        told = _Told(asset_stores(self), key, teller)
+        reported = _ReportedPosition(asset_stores(self), key, teller)
         with subscribe(
             self.uri, self.query_id, lance_conn_id=self.lance_conn_id, interval=self.poll_interval
         ) as looks:
@@ -119,7 +119,7 @@ class LanceEpochEventTrigger(BaseEventTrigger):
                 try:
                     snapshot = await looks.next()
                     if count.advance is None:
-                        count.start(await told.recall(snapshot))
+                        count.start(await reported.recall(snapshot))
                     advance = await count.read(snapshot)
                 except LanceStreamError as error:
                     # Terminal errors too: Airflow restarts a failed watcher at once, without a
@@ -134,7 +134,7 @@ class LanceEpochEventTrigger(BaseEventTrigger):
                     yield TriggerEvent(self._payload(advance, snapshot))
                     count.start(advance.to)
                     await asyncio.sleep(_HANDED_OVER)
-                    await told.keep(advance.to)
+                    await reported.keep(advance.to)
 
     def _payload(self, advance: Advance, snapshot: WatermarkSnapshot) -> dict[str, Any]:
         return {
@@ -152,17 +152,17 @@ class LanceEpochEventTrigger(BaseEventTrigger):
 
 
 class _Count:
-    """Counts what was committed since a mark, each version once."""
+    """Counts what was committed since a position, each version once."""
 
     def __init__(self, query_id: str) -> None:
         self._query_id = query_id
         self.advance: Advance | None = None
         self._read_to = 0
 
-    def start(self, mark: Mark | None) -> None:
-        """Count from a mark; ``None`` means that it is not known yet."""
-        self.advance = Advance(mark, mark) if mark else None
-        self._read_to = mark.version if mark else 0
+    def start(self, position: Position | None) -> None:
+        """Count from a position; ``None`` means that it is not known yet."""
+        self.advance = Advance(position, position) if position else None
+        self._read_to = position.version if position else 0
 
     async def read(self, snapshot: WatermarkSnapshot) -> Advance | None:
         """Count up to a snapshot; ``None`` while there is nothing to count.
@@ -171,11 +171,11 @@ class _Count:
         """
         if self.advance is None or snapshot.port is None or snapshot.watermark is None:
             return None
-        now, before = _mark(snapshot), self.advance.to
+        now, before = _position(snapshot), self.advance.to
         if now.version < self._read_to or is_another(
             (before.token, before.run_id), (now.token, now.run_id)
         ):
-            self.start(Mark())  # everything in a recreated dataset is new
+            self.start(Position())  # everything in a recreated dataset is new
         while self._read_to < now.version:
             upto = min(self._read_to + _CHUNK, now.version)
             epochs, rows, missing = await in_thread(
@@ -192,10 +192,10 @@ class _Count:
         return self.advance
 
 
-def _mark(snapshot: WatermarkSnapshot) -> Mark:
+def _position(snapshot: WatermarkSnapshot) -> Position:
     """Return the point up to which a snapshot has read."""
     token, run_id = ownership(snapshot.state)
-    return Mark(
+    return Position(
         version=snapshot.version,
         epoch=snapshot.watermark.epoch if snapshot.watermark else NO_EPOCH,
         generation=snapshot.state.generation if snapshot.state else 0,
@@ -204,38 +204,38 @@ def _mark(snapshot: WatermarkSnapshot) -> Mark:
     )
 
 
-class _Told:
-    """The last reported mark, stored with every watched asset; errors are only logged."""
+class _ReportedPosition:
+    """The last reported position, stored with every watched asset; errors are only logged."""
 
     def __init__(self, stores: list[Any], key: str, teller: Teller) -> None:
         self._stores, self._key, self._teller = stores, key, teller
-        self._first: Mark | None = None
+        self._first: Position | None = None
         self._failed = 0
 
-    async def recall(self, snapshot: WatermarkSnapshot) -> Mark | None:
-        """Return the last reported mark, or the first snapshot's; ``None``: call again later."""
-        self._first = self._first or _mark(snapshot)
-        marks = []
+    async def recall(self, snapshot: WatermarkSnapshot) -> Position | None:
+        """Return the last reported position or the first snapshot's; ``None``: call again later."""
+        self._first = self._first or _position(snapshot)
+        positions = []
         for store in self._stores:
             try:
                 if (kept := await store.aget(self._key)) is not None:
-                    marks.append(Mark.read_whole(kept))
+                    positions.append(Position.read_whole(kept))
             except Exception as error:  # raised by Airflow, the API or a state backend
                 self._failed += 1
                 self._complain("read", error)
                 if self._failed < _RECALLS:
                     return None
-        if marks:
-            return max(marks, key=lambda mark: mark.version)
+        if positions:
+            return max(positions, key=lambda position: position.version)
         if not self._failed:
             await self.keep(self._first)
         return self._first
 
-    async def keep(self, mark: Mark) -> None:
-        """Store the mark as reported."""
+    async def keep(self, position: Position) -> None:
+        """Store the position as reported."""
         for store in self._stores:
             try:
-                await store.aset(self._key, mark.to_json())
+                await store.aset(self._key, position.to_json())
             except Exception as error:  # as above
                 self._complain("keep", error)
 
@@ -243,7 +243,7 @@ class _Told:
         self._teller.say(
             (verb, type(error)),
             logging.WARNING,
-            "Could not %s the last reported mark. key=%s error=%s: %s",
+            "Could not %s the last reported position. key=%s error=%s: %s",
             verb,
             self._key,
             type(error).__name__,

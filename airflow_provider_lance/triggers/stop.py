@@ -40,7 +40,7 @@ def ask_to_stop(launch: Launch, hook: LanceHook, by: str) -> bool:
     :param by: who asks, for the driver's summary and its readers.
     :raises TransientError: the store did not answer.
     """
-    if launch.stop(by):
+    if launch.driver.stop(by):
         return True
     try:
         port = hook.open(launch.uri)
@@ -57,7 +57,7 @@ def end_launch(launch: Launch, hook: LanceHook, by: str) -> str:
     if ask_to_stop(launch, hook, by):
         return "asked to stop"
     # There is no dataset to ask through, so the driver cannot be in the middle of a commit.
-    if launch.kill():
+    if launch.driver.kill():
         return "killed"
     return "found no driver to ask"
 
@@ -94,8 +94,9 @@ class Stopping(JsonRecord):
         """
         port = hook.open(self.uri)
         owner = decode_query(port.config, self.query_id, port.version).owner
-        mark = exact_watermark(port, self.query_id)
-        return self._state(owner, hook), {"watermark": mark.epoch, "version": mark.version}
+        watermark = exact_watermark(port, self.query_id)
+        shown = {"watermark": watermark.epoch, "version": watermark.version}
+        return self._state(owner, hook), shown
 
     def _state(self, owner: Owner | None, hook: LanceHook) -> StopState:
         if owner is None or owner.token > self.token:

@@ -64,17 +64,17 @@ class LanceStreamTrigger(BaseTrigger):
                     self.log.info("Another process now runs this task; its driver keeps running.")
                     return
                 hook = LanceHook(order.lance_conn_id)
-                told = await in_thread(Pool.STOPS, end_launch, order.launch, hook, order.task_key)
+                result = await in_thread(Pool.STOPS, end_launch, order.launch, hook, order.task_key)
             except Exception as error:  # any error: this is the last chance to try again
                 self.log.warning("The driver could not be asked to stop yet. error=%s", error)
                 await asyncio.sleep(patience)
             else:
-                self.log.info("The driver: %s. where=%s", told, order.launch.where())
+                self.log.info("The driver: %s. where=%s", result, order.launch.driver.where())
                 return
         self.log.error(
             "The driver was not asked to stop and keeps running. Stop it with a "
             "LanceStreamStopOperator. where=%s",
-            order.launch.where(),
+            order.launch.driver.where(),
         )
 
     def _was_ended_by_user(self) -> bool:

@@ -92,7 +92,7 @@ class SupervisionLoop:
         self.health: Health | None = None
         self._tail = _tail(order.launch, from_end=not whole_log)
         self._epochs = EpochLines()
-        self._told: StreamState | None = None
+        self._shown_state: StreamState | None = None
         self._other_since: float | None = None
         self._reason_unavailable = ""
         self._stopping_since: float | None = None
@@ -147,11 +147,11 @@ class SupervisionLoop:
         if health.state is not StreamState.STOPPING:
             self._stopping_since = None
             return
-        now = time.monotonic()
+        now, driver = time.monotonic(), self.order.launch.driver
         self._stopping_since = self._stopping_since or now
-        if now - self._stopping_since > 2 * self.order.stop_grace and self.order.launch.kill():
+        if now - self._stopping_since > 2 * self.order.stop_grace and driver.kill():
             self._stopping_since = now
-            self._log.warning("Its grace is over: killed. where=%s", self.order.launch.where())
+            self._log.warning("Its grace is over: killed. where=%s", driver.where())
 
     def conclude(self, outcome: SupervisionOutcome) -> None:
         """Log why supervision is over, and end what hangs, if that is possible from here."""
@@ -172,9 +172,9 @@ class SupervisionLoop:
             fine = outcome.state in (StreamState.FINISHED, StreamState.STOPPED)
             level = logging.INFO if fine else logging.WARNING
             self._log.log(level, "Stream %s: %s", outcome.state, outcome.reason)
-        launch = self.order.launch
-        if outcome.state.lost and launch.kill():
-            self._log.warning("Killed what was left of the driver. where=%s", launch.where())
+        driver = self.order.launch.driver
+        if outcome.state.lost and driver.kill():
+            self._log.warning("Killed what was left of the driver. where=%s", driver.where())
 
     def show_log(self) -> None:
         """Show the warnings and errors that the driver wrote since the last poll."""
@@ -182,14 +182,14 @@ class SupervisionLoop:
             self._log.info("driver | %s", line)
 
     def _show_last_lines(self) -> None:
-        if log := self.order.launch.log():
+        if log := self.order.launch.driver.log():
             for line in last_lines(log, _LAST_LINES):
                 self._log.info("driver.log ends | %s", line)
 
     def _show(self, health: Health) -> None:
         over = health.state.ended or health.state.lost  # the outcome reports it once
         if not over and self._is_news(health.state):
-            self._told, self._other_since = health.state, None
+            self._shown_state, self._other_since = health.state, None
             self._log.info("Stream %s: %s", health.state, health.reason)
         self.health = health
         self.show_log()
@@ -200,10 +200,10 @@ class SupervisionLoop:
 
     def _is_news(self, state: StreamState) -> bool:
         """Return whether a state is worth a line: between two triggers every stream is idle."""
-        if state is self._told:
+        if state is self._shown_state:
             self._other_since = None
             return False
-        if self._told not in _ALTERNATING or state not in _ALTERNATING:
+        if self._shown_state not in _ALTERNATING or state not in _ALTERNATING:
             return True
         self._other_since = self._other_since or time.monotonic()
         return time.monotonic() - self._other_since >= _LASTING_SECONDS
@@ -242,5 +242,5 @@ class SupervisionLoop:
 
 
 def _tail(launch: Launch, *, from_end: bool) -> LogTail | None:
-    log = launch.log()
+    log = launch.driver.log()
     return LogTail(log, _LINES, from_end=from_end, keep=Warnings()) if log else None

@@ -100,7 +100,7 @@ class Supervisor:
             if self.summary is None and is_suspect(self._observe(alive), self._limits):
                 self._read_summary()
             if alive is False and self.summary is None:
-                if self.launch.is_ending():
+                if self.launch.driver.is_ending():
                     alive = True  # its exit status is known in a moment
                 else:
                     self._read_log()
@@ -121,9 +121,9 @@ class Supervisor:
 
     def _alive(self) -> bool | None:
         fresh = self.heartbeat_json and self._clock() - self._changed < _CLUSTER_SECONDS
-        if fresh and self.launch.polls_remotely:
+        if fresh and self.launch.driver.polls_remotely:
             return None  # its heartbeat is sufficient
-        return self.launch.alive()
+        return self.launch.driver.alive()
 
     def _read_reports(self, alive: bool | None) -> None:
         if self._reports is None:
@@ -150,7 +150,7 @@ class Supervisor:
 
     def _read_log(self) -> None:
         """Read what the driver's log says of its end, if the log is on this host."""
-        log = self.launch.log()
+        log = self.launch.driver.log()
         if self.summary or log is None:
             return
         text = end_of_log(log)
@@ -172,7 +172,7 @@ class Supervisor:
             heartbeat=self.heartbeat,
             reports_unreadable=self._reports is None,
             summary=self.summary,
-            exit_status=self.launch.exit_status() if alive is False else None,
+            exit_status=self.launch.driver.exit_status() if alive is False else None,
             last_error=self._last_error if alive is False else None,
             checkpoint=self._checkpoint() if evidence else None,
             owner=owner,

@@ -41,7 +41,7 @@ from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.process import ProcessIdentity
-from airflow_provider_lance.triggers.condition import EpochCondition, Mark
+from airflow_provider_lance.triggers.condition import EpochCondition, Position
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.stop import Stopping
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
@@ -376,7 +376,7 @@ def read_memory(note: Any) -> None:
     assert memory.over == "" or launch is None
     assert memory.was_cleared in (True, False)
     if launch is not None:
-        assert launch.where()
+        assert launch.driver.where()
         assert Launch.from_json(launch.to_json()) == launch
 
 
@@ -501,8 +501,8 @@ class LaunchFiles:
                 "process": {**document, "folder": str(folder.path)},
             }
             found = Launch.from_json(launch)
-            found.alive()
-            found.exit_status()
+            found.driver.alive()
+            found.driver.exit_status()
 
 
 def subjects(folder: Path) -> list[Subject]:
@@ -510,7 +510,7 @@ def subjects(folder: Path) -> list[Subject]:
     files, terminal = LaunchFiles(folder / "launches"), CommandLine(folder / "typed")
     looks = LookAtReports(folder / "looked")
     event = written.read("stream-event")
-    marks = travelling(written.read("watcher-state"), Mark.read_whole)
+    positions = travelling(written.read("watcher-state"), Position.read_whole)
     return [
         Subject("sink options", lambda r: damaged(r, SINK, plain=False), read_sink, 4),
         Subject(
@@ -535,7 +535,7 @@ def subjects(folder: Path) -> list[Subject]:
         Subject(
             "condition", *travelling(written.CONDITIONS[0].to_json(), EpochCondition.from_json)
         ),
-        Subject("mark", *marks, refusals=(ValueError,)),
+        Subject("position", *positions, refusals=(ValueError,)),
         Subject("task state", make_memory, read_memory),
         Subject("what a task may repair", make_permits, read_permits),
         Subject("event trigger", make_trigger, read_trigger),

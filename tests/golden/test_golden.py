@@ -27,7 +27,7 @@ from airflow_provider_lance.supervision.driver_reports import (
     report_location,
 )
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
-from airflow_provider_lance.triggers.condition import EpochCondition, Mark
+from airflow_provider_lance.triggers.condition import EpochCondition, Position
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
@@ -202,7 +202,7 @@ def test_what_a_trigger_and_a_task_keep_is_read(changed: Any) -> None:
     assert Launch.from_json(changed(read("launch-on-cluster"))) == written.CLUSTER
     memory = DriverTaskState.of(context(changed(read("task-state"))))
     assert (memory.launch, memory.over, memory.was_cleared) == (written.LAUNCH, "", False)
-    assert Mark.read_whole(changed(read("watcher-state"))) == written.MARK
+    assert Position.read_whole(changed(read("watcher-state"))) == written.POSITION
 
 
 def context(note: Any) -> Any:

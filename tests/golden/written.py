@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.supervision.restart_policy import RestartHistory
-from airflow_provider_lance.triggers.condition import EpochCondition, Mark
+from airflow_provider_lance.triggers.condition import EpochCondition, Position
 from airflow_provider_lance.triggers.epoch import LanceEpochTrigger
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.stop import LanceStopTrigger, Stopping
@@ -139,7 +140,7 @@ LAUNCH = Launch(
     fingerprint="0f1e2d3c",
     driver=LocalDriver(f"/var/lance/{QUERY}/{LAUNCH_ID}", PROCESS, PROCESS),
 )
-CLUSTER = LAUNCH.found_at(ClusterDriver("kubernetes", "orders-driver", "spark", "spark_k8s"))
+CLUSTER = replace(LAUNCH, driver=ClusterDriver("kubernetes", "orders-driver", "spark", "spark_k8s"))
 ORDER = SupervisionConfig(
     launch=LAUNCH,
     task_key=TASK,
@@ -174,7 +175,7 @@ CONDITIONS = (
     EpochCondition(epoch=42),
     EpochCondition(since=datetime(2026, 11, 20, 14, tzinfo=UTC)),
 )
-MARK = Mark(version=57, epoch=42, generation=1, token=3, run_id=DRIVER.run_id)
+POSITION = Position(version=57, epoch=42, generation=1, token=3, run_id=DRIVER.run_id)
 
 
 class Kept:
@@ -231,7 +232,7 @@ WRITERS: dict[str, Callable[[], Any]] = {
     "stream-event": lambda: {"outcome": VERDICT.to_json(), "order": ORDER.to_json()},
     "launch-on-cluster": CLUSTER.to_json,
     "task-state": _task_state,
-    "watcher-state": MARK.to_json,
+    "watcher-state": POSITION.to_json,
 }
 """The files that need no Spark to be written; `heartbeat` is a real driver's."""
 

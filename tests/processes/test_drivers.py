@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_lance.backends.launch import ClusterDriver, Launch, same_task
+from airflow_provider_lance.backends.base import Driver
+from airflow_provider_lance.backends.launch import ClusterDriver, Launch, UnseenDriver, same_task
 from airflow_provider_lance.drivers.local import LocalDriver
 from tests.support.supervised import ELSEWHERE, Supervised, killed
 
@@ -43,9 +45,9 @@ YARN = ClusterDriver("yarn", APPLICATION, spark_conn_id="my_yarn")
 POD = ClusterDriver("kubernetes", "flights-driver", "spark")
 
 
-@pytest.mark.parametrize("driver", [None, REMOTE, YARN, POD])
-def test_a_launch_travels_as_json(driver: LocalDriver | ClusterDriver | None) -> None:
-    launch = LAUNCH.found_at(driver)
+@pytest.mark.parametrize("driver", [UnseenDriver(), REMOTE, YARN, POD])
+def test_a_launch_travels_as_json(driver: Driver) -> None:
+    launch = replace(LAUNCH, driver=driver)
     again = Launch.from_json(json.loads(json.dumps(launch.to_json())))
     assert again == launch
     assert type(again.driver) is type(driver)
@@ -54,40 +56,47 @@ def test_a_launch_travels_as_json(driver: LocalDriver | ClusterDriver | None) ->
 @pytest.mark.parametrize(
     ("driver", "words"),
     [
-        (None, ["heartbeat"]),
+        (UnseenDriver(), ["heartbeat"]),
         (REMOTE, ["4711", "elsewhere", "/var/streams/flights/launch"]),
         (YARN, ["yarn", APPLICATION]),
         (POD, ["kubernetes", "flights-driver", "namespace spark"]),
     ],
 )
-def test_it_says_where_it_is(driver: LocalDriver | ClusterDriver | None, words: list[str]) -> None:
-    where = LAUNCH.found_at(driver).where()
+def test_it_says_where_it_is(driver: Driver, words: list[str]) -> None:
+    where = driver.where()
     assert all(word in where for word in words)
 
 
-def test_a_launch_without_a_driver() -> None:
-    assert LAUNCH.alive() is None
-    assert LAUNCH.kill() is False
-    assert LAUNCH.exit_status() is None
+def test_an_unseen_driver_can_neither_be_asked_nor_killed() -> None:
+    driver = UnseenDriver()
+    assert LAUNCH.driver == driver
+    assert (driver.alive(), driver.exit_status(), driver.is_ending()) == (None, None, False)
+    assert (driver.stop("me"), driver.kill()) == (False, False)
+    assert driver.log() is None
+    assert (driver.is_here, driver.polls_remotely) == (False, False)
+
+
+@pytest.mark.parametrize("odd", [None, "pid 7", {"folder": "/x"}])
+def test_a_launch_reads_its_driver_only_under_the_name_of_its_kind(odd: object) -> None:
+    assert Launch.from_json(LAUNCH.to_json() | {"driver": odd}) == LAUNCH
 
 
 def test_a_driver_of_another_host() -> None:
-    launch = LAUNCH.found_at(REMOTE)
-    assert launch.alive() is None
-    assert launch.kill() is False
+    assert REMOTE.alive() is None
+    assert REMOTE.kill() is False
 
 
 def test_a_driver_here(stand: Supervised) -> None:
     process = stand.process()
-    launch = stand.launch(stand.local(process))
-    assert launch.alive() is True
-    assert launch.exit_status() is None
-    assert launch.kill() is True
+    driver = stand.local(process)
+    assert driver.alive() is True
+    assert driver.exit_status() is None
+    assert driver.kill() is True
     assert process.wait() == -9
-    assert launch.alive() is False
-    assert launch.kill() is False
+    assert driver.alive() is False
+    assert driver.kill() is False
     stand.folder.write_exit(-9)
-    assert launch.exit_status() == -9
+    assert driver.exit_status() == -9
 
 
 @pytest.mark.parametrize(
@@ -188,23 +197,21 @@ def test_yarn_tells_whether_a_driver_lives(
     yarn: ResourceManager, state: str, final_status: str, alive: bool, exit_status: int | None
 ) -> None:
     yarn.state, yarn.final_status = state, final_status
-    launch = LAUNCH.found_at(YARN)
-    assert launch.alive() is alive
+    assert YARN.alive() is alive
     assert yarn.seen == [("GET", f"/ws/v1/cluster/apps/{APPLICATION}", None)]
-    assert launch.exit_status() == exit_status
+    assert YARN.exit_status() == exit_status
 
 
 def test_yarn_ends_exactly_this_driver(yarn: ResourceManager) -> None:
-    launch = LAUNCH.found_at(YARN)
-    assert launch.kill() is True
+    assert YARN.kill() is True
     puts = [each for each in yarn.seen if each[0] == "PUT"]
     assert puts == [("PUT", f"/ws/v1/cluster/apps/{APPLICATION}/state", {"state": "KILLED"})]
-    assert launch.alive() is False
+    assert YARN.alive() is False
 
 
 def test_an_application_that_has_ended_is_not_killed(yarn: ResourceManager) -> None:
     yarn.state, yarn.final_status = "FINISHED", "SUCCEEDED"
-    assert LAUNCH.found_at(YARN).kill() is False
+    assert YARN.kill() is False
     assert "PUT" not in [method for method, _, _ in yarn.seen]
 
 

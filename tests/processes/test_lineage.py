@@ -103,7 +103,7 @@ def test_a_deferred_task_tells_at_its_end_what_its_drivers_did(
         first.execute(given)
     order = json.loads(json.dumps(waiting.value.trigger.order))
     spark_submit.let_go()
-    wait_for("its end", lambda: not SupervisionConfig.from_json(order).launch.alive())
+    wait_for("its end", lambda: not SupervisionConfig.from_json(order).launch.driver.alive())
     ended = {
         **summary(tmp_path).to_json(),
         "launchId": order["launch"]["launchId"],

@@ -271,10 +271,10 @@ def test_waits_in_the_triggerer_once_the_driver_has_started(
     spark_submit.orders(heartbeats=[{"state": "running"}], summary={}, hang=True)
     trigger = deferred(operator(tmp_path, deferrable=True), context(store))
     order = SupervisionConfig.from_json(json.loads(json.dumps(trigger.serialize()[1]["order"])))
-    assert order.launch.alive()
+    assert order.launch.driver.alive()
     assert order.launch == Launch.from_json(store.get("lance_stream")["launch"])
     spark_submit.let_go()
-    wait_for("its end", lambda: not order.launch.alive())
+    wait_for("its end", lambda: not order.launch.driver.alive())
 
 
 def test_a_driver_that_refuses_at_its_start_fails_in_the_worker(
@@ -301,12 +301,12 @@ def test_the_triggerers_verdict_is_carried_out(
     spark_submit.orders(heartbeats=[{"state": "running"}], summary={"watermark": 9}, hang=True)
     with pytest.raises(TaskDeferred) as waiting:
         task.execute_complete(context(store), event)
-    assert not first.alive(), "a stalled driver is killed, by its exact identity"
+    assert not first.driver.alive(), "a stalled driver is killed, by its exact identity"
     after = SupervisionConfig.from_json(waiting.value.trigger.order)
     assert after.launch.launch_id != first.launch_id
     assert after.restarts.total == 1
     spark_submit.let_go()
-    wait_for("its end", lambda: not after.launch.alive())
+    wait_for("its end", lambda: not after.launch.driver.alive())
     over = {"outcome": end(asked_by="on-call"), "order": after.to_json()}
     assert task.execute_complete(context(store), over)["restarts"] == 1
 

@@ -24,7 +24,8 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.sdk.module_loading import import_string
 from airflow.serialization.decoders import smart_decode_trigger_kwargs
 
-from airflow_provider_lance.backends.launch import ClusterDriver, Launch
+from airflow_provider_lance.backends.base import Driver
+from airflow_provider_lance.backends.launch import ClusterDriver, Launch, UnseenDriver
 from airflow_provider_lance.drivers.launch_request import StopSettings
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.protocol.model import StopNote
@@ -268,8 +269,12 @@ def test_serializes_all_it_needs_and_no_secret(
     stand: Supervised, add_connection: AddConnection, where: str
 ) -> None:
     add_connection("warehouse", conn_type="lance", password=SECRET)
-    driver = {"here": stand.remote(), "cluster": ClusterDriver("yarn", "application_1_2")}
-    launch = stand.launch().found_at(driver.get(where))
+    drivers: dict[str, Driver] = {
+        "here": stand.remote(),
+        "cluster": ClusterDriver("yarn", "application_1_2"),
+        "unknown": UnseenDriver(),
+    }
+    launch = stand.launch(drivers[where])
     full = order(
         launch,
         limits=Limits(1, 2, 3),
@@ -708,7 +713,7 @@ def test_a_driver_without_a_place_is_asked_too(
     tell_states(monkeypatch, "failed")
     stand.owner()
     stand.beat()
-    killed_by_user(in_task(trigger(stand.launch(None))))
+    killed_by_user(in_task(trigger(stand.launch())))
     assert_asked(stand, by=ME)
 
 

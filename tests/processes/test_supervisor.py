@@ -16,7 +16,8 @@ from typing import Any
 import lance
 import pytest
 
-from airflow_provider_lance.backends.launch import ClusterDriver, Launch
+from airflow_provider_lance.backends.base import Driver
+from airflow_provider_lance.backends.launch import ClusterDriver, Launch, UnseenDriver
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.protocol.stop_requests import request_stop
@@ -562,7 +563,7 @@ def test_a_cluster_is_not_asked_while_the_driver_beats(
     stand: Supervised, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Cluster, "questions", 0)
-    launch = stand.launch().found_at(Cluster("yarn", "application_1_2"))
+    launch = stand.launch(Cluster("yarn", "application_1_2"))
     look = Look(launch)
     stand.beat()
     look()
@@ -753,15 +754,15 @@ class Killed(Cluster):
     [
         (Killed("yarn", "application_1_2"), False, "killed"),
         (Killed("yarn", "application_1_2"), True, "asked to stop"),
-        (None, False, "found no driver to ask"),
-        (None, True, "asked to stop"),
+        (UnseenDriver(), False, "found no driver to ask"),
+        (UnseenDriver(), True, "asked to stop"),
     ],
 )
 def test_who_cannot_be_asked_is_killed_in_a_cluster(
-    stand: Supervised, driver: ClusterDriver | None, dataset: bool, told: str
+    stand: Supervised, driver: Driver, dataset: bool, told: str
 ) -> None:
     """A query without an owner, too, has a driver that waits for its first rows."""
     uri = stand.uri if dataset else f"{stand.uri}-absent"
-    launch = stand.launch(uri=uri).found_at(driver)
+    launch = stand.launch(driver, uri=uri)
     assert end_launch(launch, CountingHook(), ME) == told
     assert (stand.asked is not None) is dataset

@@ -270,7 +270,7 @@ def test_a_deferrable_task_waits_in_the_triggerer(
     assert order.deadline == waited.deadline, "the wait counts towards the task's time"
     assert spark_submit.ran
     spark_submit.let_go()
-    wait_for("its end", lambda: not order.launch.alive())
+    wait_for("its end", lambda: not order.launch.driver.alive())
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ class Airflow:
         self.call("PATCH", path, {"new_state": state})
 
     def clear(self, dag_id: str, run_id: str, task_id: str) -> None:
-        """Clear a task, whatever its state, so that it runs anew."""
+        """Clear a task, whatever its state, so that it runs again."""
         body = {
             "dry_run": False,
             "only_failed": False,

@@ -128,7 +128,7 @@ class Stream:
 
     def beat(self) -> None:
         """Write the driver's heartbeat."""
-        mark = self.committer.watermark
+        watermark = self.committer.watermark
         document = {
             "launchId": self.launch_id,
             "queryId": self.query,
@@ -141,7 +141,7 @@ class Stream:
                 "launchedBy": "dag:stream",
                 "uiAddress": "",
             },
-            "sink": {"watermark": mark, "committedAt": self.committer.committed_at},
+            "sink": {"watermark": watermark, "committedAt": self.committer.committed_at},
         }
         write_heartbeat(open_files(report_location(str(self.checkpoint))), self.launch_id, document)
 

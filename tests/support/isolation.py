@@ -1,4 +1,4 @@
-"""Catches a test that starts a process or opens a connection, whoever does it on its behalf."""
+"""Catches a test that starts a process or opens a connection, also through a library."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Stream:
 
     def beat(self, launch_id: str = L1, **changes: Any) -> None:
         """Write a heartbeat of a driver that did all that was done so far."""
-        owner, mark = self.committer.owner, self.committer.watermark
+        owner, watermark = self.committer.owner, self.committer.watermark
         beat: dict[str, Any] = {
             "launchId": launch_id,
             "queryId": self.query_id,
@@ -74,10 +74,10 @@ class Stream:
             "busySince": None,
             "driver": {**HERE.to_json(), "runId": "run-1", "token": owner.token if owner else None},
             "sink": {
-                "epoch": mark,
+                "epoch": watermark,
                 "rows": 3,
                 "version": self.committer.port.version,
-                "watermark": mark,
+                "watermark": watermark,
             },
             "progress": {"id": "cp"},
         }
@@ -96,6 +96,6 @@ class Stream:
         return collect(open_dataset(self.uri), self.query_id, **kwargs)
 
 
-def told(evidence: Evidence) -> list[Code]:
+def warning_codes(evidence: Evidence) -> list[Code]:
     """Return the codes that are a warning or worse, worst first."""
     return [each.code for each in evaluate_rules(evidence) if each.severity >= Severity.WARNING]

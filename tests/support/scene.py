@@ -95,7 +95,7 @@ class Scene:
             left = [run for run in self.runs if self.state(run)[0] not in ENDED]
             for run_id in left:
                 self.airflow.mark(self.dag_id, run_id, TASK, "failed")
-        # Whoever watches may replace what is killed here until it has noticed the mark.
+        # A supervisor may replace what is killed here until it has noticed the failed task.
         quiet = time.monotonic() + (5 if left else 0)
         while (living := self.drivers()) or time.monotonic() < quiet:
             for driver in living:

@@ -11,7 +11,8 @@ from typing import Any
 import lance
 import pyarrow as pa
 
-from airflow_provider_lance.backends.launch import Launch
+from airflow_provider_lance.backends import base
+from airflow_provider_lance.backends.launch import Launch, UnseenDriver
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.drivers.run_directory import RunDirectory
 from airflow_provider_lance.exceptions import StorageUnavailableError
@@ -121,7 +122,7 @@ class Supervised:
         """Return a driver that another host started."""
         return LocalDriver("/elsewhere/flights/launch", ELSEWHERE, ELSEWHERE)
 
-    def launch(self, driver: LocalDriver | None = None, **changes: Any) -> Launch:
+    def launch(self, driver: base.Driver | None = None, **changes: Any) -> Launch:
         fields: dict[str, Any] = {
             "launch_id": self.launch_id,
             "query_id": QUERY,
@@ -129,7 +130,7 @@ class Supervised:
             "checkpoint_location": self.checkpoint,
             "launched_at": utc_now(),
             "launched_by": ME,
-            "driver": driver,
+            "driver": driver or UnseenDriver(),
         }
         return Launch(**(fields | changes))
 
@@ -154,7 +155,7 @@ class Supervised:
         write_summary(self.reports, summary(reason, launch_id=self.launch_id, **changes))
 
     def plan(self, epoch_id: int, *, commit: bool = False) -> None:
-        """Write Spark's notes of an epoch: planned, and done if told so."""
+        """Write Spark's notes of an epoch: planned, and done if ``commit``."""
         folder = Path(self.checkpoint)
         for name in ("offsets", "commits"):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -235,10 +236,10 @@ class _CountingFiles:
         return self._files.names(path)
 
     def write(self, path: str, content: bytes) -> None:
-        raise AssertionError("whoever watches writes nothing")
+        raise AssertionError("a supervisor writes nothing")
 
     def remove(self, path: str) -> None:
-        raise AssertionError("whoever watches removes nothing")
+        raise AssertionError("a supervisor removes nothing")
 
 
 def here(process: subprocess.Popen[bytes]) -> ProcessIdentity:

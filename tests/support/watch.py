@@ -94,10 +94,10 @@ class Driver:
             each.signal(sign)
 
 
-def drivers(*marks: str) -> list[Driver]:
-    """Find the live drivers whose command line holds one of the marks, oldest first."""
+def drivers(*words: str) -> list[Driver]:
+    """Find the live drivers whose command line holds one of the words, oldest first."""
     among = processes()
-    marked = [each for each in among if any(mark in " ".join(each.command) for mark in marks)]
+    marked = [each for each in among if any(word in " ".join(each.command) for word in words)]
     jvms = [each for each in marked if _SUBMIT in each.command]
     applications = [
         each

@@ -16,7 +16,15 @@ from airflow_provider_lance.diagnostics.status import status
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Configure
 from tests.support.drivers import SparkLike, twin_world
-from tests.support.recovery_sights import CRITICAL, GONE, checkpoint, mark, seen, stamp, state
+from tests.support.recovery_evidence import (
+    CRITICAL,
+    GONE,
+    checkpoint,
+    seen,
+    stamp,
+    state,
+    watermark,
+)
 from tests.support.recovery_stream import Stream
 
 
@@ -27,7 +35,7 @@ def report(**changes: object) -> CheckReport:
     return CheckReport(evidence.uri, 12, "2026-03-01T03:00:00+00:00", tuple(found), statuses)
 
 
-BEHIND = {"state": state(4), "watermark": mark(5, stamp(5, 11)), "drivers": (GONE,)}
+BEHIND = {"state": state(4), "watermark": watermark(5, stamp(5, 11)), "drivers": (GONE,)}
 
 
 def test_the_worst_comes_first_and_counts() -> None:

@@ -28,7 +28,7 @@ from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.drivers import SparkLike, twin_world
 from tests.support.maintenance import numbers
-from tests.support.recovery_stream import DEAD, HERE, L1, L2, Stream, told
+from tests.support.recovery_stream import DEAD, HERE, L1, L2, Stream, warning_codes
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_a_stream_that_runs(stream: Stream) -> None:
     assert (driver.alive, driver.token, driver.where) == (True, 1, f"{HERE.host}:{HERE.pid}")
     assert seen.health
     assert seen.health.state is StreamState.IDLE
-    assert told(seen) == []
+    assert warning_codes(seen) == []
 
 
 def test_the_cost_does_not_grow_with_the_versions(
@@ -83,7 +83,7 @@ def test_the_dataset_is_opened_again_where_a_driver_is_ahead(stream: Stream) -> 
     stream.beat()
     seen = collect(port, "q")
     assert (seen.version, seen.watermark.epoch) == (port.version + 1, 3)
-    assert told(seen) == []
+    assert warning_codes(seen) == []
 
 
 def test_launches_are_sorted_by_their_names_and_not_by_their_heartbeats(stream: Stream) -> None:
@@ -117,7 +117,7 @@ def test_a_driver_without_a_launch_is_told_by_its_process(tmp_path: Path) -> Non
     stream.commit(0)
     (driver,) = stream.look().drivers
     assert (driver.launch_id, driver.alive, driver.token) == ("", True, 1)
-    assert told(stream.look()) == []
+    assert warning_codes(stream.look()) == []
 
 
 def test_an_owner_that_names_no_launch_is_the_driver_of_the_same_process(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_a_driver_and_a_checkpoint_on_another_host(tmp_path: Path) -> None:
     (stream.checkpoint / "metadata").unlink()
     seen = stream.look()
     assert seen.checkpoint is None
-    assert "may be on elsewhere" in seen.puzzle
+    assert "may be on elsewhere" in seen.checkpoint_problem
     assert seen.drivers[0].alive is None
     codes = {each.code: each.severity for each in evaluate_rules(seen)}
     assert codes[Code.CHECKPOINT_UNREADABLE] is Severity.WARNING
@@ -148,7 +148,7 @@ def test_a_driver_that_is_out_of_sight_and_commits_no_more(tmp_path: Path) -> No
     assert now.health
     assert now.health.state is StreamState.RUNNING
     assert later.health is None
-    assert told(replace(later, seen_at=later.seen_at + timedelta(hours=1))) == [
+    assert warning_codes(replace(later, seen_at=later.seen_at + timedelta(hours=1))) == [
         Code.DRIVER_UNSEEN,
         Code.WATERMARK_BEHIND,
     ]
@@ -162,7 +162,7 @@ def test_a_driver_that_died_while_it_was_to_stop(tmp_path: Path) -> None:
     assert seen.health
     assert seen.health.state is StreamState.STOPPED
     assert "asked to by ann, and killed" in seen.health.reason
-    assert Code.DRIVER_GONE in told(seen)
+    assert Code.DRIVER_GONE in warning_codes(seen)
 
 
 def test_a_driver_that_died_before_its_claim_until_somebody_has_seen_to_it(tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ def test_a_driver_that_died_before_its_claim_until_somebody_has_seen_to_it(tmp_p
     seen = stream.look()
     assert seen.health
     assert seen.health.state is StreamState.DEAD
-    assert told(seen) == [Code.DRIVER_GONE]
+    assert warning_codes(seen) == [Code.DRIVER_GONE]
     stream.beat(L2, driver=lost, time="2026-03-02T00:00:00+00:00")
-    assert told(stream.look()) == [], "the query was released after that"
+    assert warning_codes(stream.look()) == [], "the query was released after that"
 
 
 def test_an_older_numbering_has_no_say_in_a_newer(stream: Stream) -> None:
@@ -191,14 +191,18 @@ def test_an_older_numbering_has_no_say_in_a_newer(stream: Stream) -> None:
     updates = {key("owner", "q"): encode_owner(replace(resolved, state=OwnerState.RELEASED))}
     updates |= fold_updates("q", -1, open_dataset(stream.uri).version, None)
     open_dataset(stream.uri).commit(Configure(updates))
-    assert told(stream.look()) == []
+    assert warning_codes(stream.look()) == []
 
 
 def test_a_driver_of_another_boot_of_this_host_is_gone(tmp_path: Path) -> None:
     stream = Stream(tmp_path, host=socket.gethostname(), start=DEAD)
     stream.commit(0)
     (stream.checkpoint / "metadata").unlink()
-    assert told(stream.look()) == [Code.DRIVER_GONE, Code.CHECKPOINT_MISSING, Code.WATERMARK_BEHIND]
+    assert warning_codes(stream.look()) == [
+        Code.DRIVER_GONE,
+        Code.CHECKPOINT_MISSING,
+        Code.WATERMARK_BEHIND,
+    ]
 
 
 def test_a_store_that_fails_is_an_error(stream: Stream) -> None:

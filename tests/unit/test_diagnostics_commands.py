@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair
 from airflow_provider_lance.diagnostics.rules import evaluate_rules, unreadable_finding
-from tests.support.recovery_sights import (
+from tests.support.recovery_evidence import (
     FAILED,
     GONE,
     OTHER,
@@ -18,11 +18,11 @@ from tests.support.recovery_sights import (
     at,
     checkpoint,
     driver,
-    mark,
     owner,
     seen,
     stamp,
     state,
+    watermark,
 )
 
 
@@ -53,7 +53,9 @@ def test_an_owner_is_healed_only_if_its_driver_is_proven_dead() -> None:
 
 
 def test_where_rows_are_at_stake_nothing_is_healed_before_somebody_has_looked() -> None:
-    evidence = seen(drivers=(GONE,), checkpoint=checkpoint(3, 3), watermark=mark(5, stamp(5, 11)))
+    evidence = seen(
+        drivers=(GONE,), checkpoint=checkpoint(3, 3), watermark=watermark(5, stamp(5, 11))
+    )
     found = evaluate_rules(replace(evidence, state=state(4)))
     assert [each.code for each in found] == [
         Code.CHECKPOINT_OLDER,
@@ -74,7 +76,7 @@ def test_an_epoch_to_skip_says_where_it_is() -> None:
 
 
 def test_a_watermark_is_healed_only_where_its_driver_will_not_do_it() -> None:
-    behind = {"state": state(4), "watermark": mark(5, stamp(5, 11))}
+    behind = {"state": state(4), "watermark": watermark(5, stamp(5, 11))}
     assert only(Code.WATERMARK_BEHIND, **behind).repair is None
     assert only(Code.WATERMARK_BEHIND, **behind, drivers=(GONE,)).repair is Repair.WATERMARK
 
@@ -82,7 +84,7 @@ def test_a_watermark_is_healed_only_where_its_driver_will_not_do_it() -> None:
 def test_a_gap_names_both_answers() -> None:
     gap = only(
         Code.HISTORY_GAP,
-        watermark=mark(missing=1, missing_above=1),
+        watermark=watermark(missing=1, missing_above=1),
         missing_versions=(11,),
         checkpoint=checkpoint(6),
         drivers=(GONE,),

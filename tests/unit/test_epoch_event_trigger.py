@@ -34,7 +34,7 @@ from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_datas
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.triggers import event as module
-from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition, Mark
+from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition, Position
 from airflow_provider_lance.triggers.event import LanceEpochEventTrigger
 from airflow_provider_lance.triggers.watermark_follower import _RememberingPort
 
@@ -358,8 +358,8 @@ def test_a_state_store_that_fails_is_survived(
 
     asyncio.run(run())
     text = shown()
-    assert "Could not read the last reported mark" in text
-    assert "Could not keep the last reported mark" in text
+    assert "Could not read the last reported position" in text
+    assert "Could not keep the last reported position" in text
     assert "the API server is away" in text
 
 
@@ -421,22 +421,22 @@ def test_versions_that_are_gone_make_it_a_lower_bound(
 @pytest.mark.parametrize(
     ("condition", "advance", "met", "exact"),
     [
-        ({}, Advance(Mark(5, 1), Mark(5, 1)), False, True),
-        ({}, Advance(Mark(5, 1), Mark(6, 2), 1, 3), True, True),
-        ({"epochs": 2}, Advance(Mark(5, 1), Mark(6, 9), 1, 3), False, True),
+        ({}, Advance(Position(5, 1), Position(5, 1)), False, True),
+        ({}, Advance(Position(5, 1), Position(6, 2), 1, 3), True, True),
+        ({"epochs": 2}, Advance(Position(5, 1), Position(6, 9), 1, 3), False, True),
         # Gone, but every number was seen: nothing can be missing.
-        ({"rows": 10}, Advance(Mark(5, 1), Mark(9, 3), 2, 6, missing=1), False, True),
-        ({"rows": 10}, Advance(Mark(5, 1), Mark(9, 1), 0, 0, missing=3), False, True),
-        ({"rows": 10}, Advance(Mark(5, 1), Mark(9, 3), 1, 3, missing=1), True, False),
-        ({"epochs": 3}, Advance(Mark(5, 1), Mark(9, 3), 1, 3, missing=1), False, False),
-        ({"epochs": 2}, Advance(Mark(5, 1), Mark(9, 3), 1, 3, missing=1), True, False),
+        ({"rows": 10}, Advance(Position(5, 1), Position(9, 3), 2, 6, missing=1), False, True),
+        ({"rows": 10}, Advance(Position(5, 1), Position(9, 1), 0, 0, missing=3), False, True),
+        ({"rows": 10}, Advance(Position(5, 1), Position(9, 3), 1, 3, missing=1), True, False),
+        ({"epochs": 3}, Advance(Position(5, 1), Position(9, 3), 1, 3, missing=1), False, False),
+        ({"epochs": 2}, Advance(Position(5, 1), Position(9, 3), 1, 3, missing=1), True, False),
         # A new numbering.
-        ({"epochs": 1}, Advance(Mark(5, 7), Mark(9, -1, 1)), False, True),
-        ({"epochs": 1}, Advance(Mark(5, 7), Mark(9, 0, 1), 1, 3), True, True),
-        ({"epochs": 1}, Advance(Mark(5, 7), Mark(9, -1, 1), missing=2), False, False),
-        ({"rows": 10}, Advance(Mark(5, 7), Mark(9, -1, 1), missing=2), False, False),
-        ({"rows": 10}, Advance(Mark(5, 7), Mark(9, 0, 1), missing=2), True, False),
-        ({"epochs": 2}, Advance(Mark(5, 7), Mark(9, 1, 1), missing=2), True, False),
+        ({"epochs": 1}, Advance(Position(5, 7), Position(9, -1, 1)), False, True),
+        ({"epochs": 1}, Advance(Position(5, 7), Position(9, 0, 1), 1, 3), True, True),
+        ({"epochs": 1}, Advance(Position(5, 7), Position(9, -1, 1), missing=2), False, False),
+        ({"rows": 10}, Advance(Position(5, 7), Position(9, -1, 1), missing=2), False, False),
+        ({"rows": 10}, Advance(Position(5, 7), Position(9, 0, 1), missing=2), True, False),
+        ({"epochs": 2}, Advance(Position(5, 7), Position(9, 1, 1), missing=2), True, False),
     ],
 )
 def test_condition(condition: dict[str, int], advance: Advance, met: bool, exact: bool) -> None:
@@ -445,11 +445,11 @@ def test_condition(condition: dict[str, int], advance: Advance, met: bool, exact
 
 
 @pytest.mark.parametrize("given", [None, [], {}, {"version": 1}, "text", {"version": "x"}])
-def test_a_mark_is_read_or_refused(given: Any) -> None:
-    made = Mark(4, 3, 2, 1, "run")
-    assert Mark.read_whole(json.loads(json.dumps(made.to_json()))) == made
-    with pytest.raises(ValueError, match="cannot be read as a mark"):
-        Mark.read_whole(given)
+def test_a_position_is_read_or_refused(given: Any) -> None:
+    made = Position(4, 3, 2, 1, "run")
+    assert Position.read_whole(json.loads(json.dumps(made.to_json()))) == made
+    with pytest.raises(ValueError, match="cannot be read as a position"):
+        Position.read_whole(given)
 
 
 def test_a_new_numbering_counts_as_an_advance(dataset: str) -> None:

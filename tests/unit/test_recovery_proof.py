@@ -15,7 +15,7 @@ from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from tests.support.maintenance import numbers
-from tests.support.recovery_stream import HERE, L1, L2, Stream, told
+from tests.support.recovery_stream import HERE, L1, L2, Stream, warning_codes
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_version_that_is_not_there_yet(stream: Stream) -> None:
     stream.beat(sink={"epoch": 5, "rows": 1, "version": version + 3, "watermark": 5})
     seen = stream.look()
     assert seen.contradictions == (Contradiction(L1, 5, version + 3, 2, version),)
-    assert told(seen) == [Code.COMMIT_LOG_AHEAD]
+    assert warning_codes(seen) == [Code.COMMIT_LOG_AHEAD]
 
 
 def test_a_fold_that_is_not_there_takes_no_rows(stream: Stream) -> None:

@@ -26,7 +26,7 @@ from airflow_provider_lance.protocol.model import (
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Health, StreamState
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
-from tests.support.recovery_sights import (
+from tests.support.recovery_evidence import (
     CRITICAL,
     ELSEWHERE,
     ERROR,
@@ -39,12 +39,12 @@ from tests.support.recovery_sights import (
     at,
     checkpoint,
     driver,
-    mark,
     owner,
     seen,
     stamp,
     state,
     summary,
+    watermark,
 )
 
 Row = tuple[Evidence, list[tuple[Code, Severity]]]
@@ -53,8 +53,8 @@ ROWS: dict[str, Row] = {
     "well": (seen(), []),
     "no trace, and nothing to compare with": (
         seen(
-            state=QueryState("q", 12), watermark=mark(-1), checkpoint=checkpoint(-1, -1, id=None),
-            drivers=(), history=(), health=None,
+            state=QueryState("q", 12), watermark=watermark(-1),
+            checkpoint=checkpoint(-1, -1, id=None), drivers=(), history=(), health=None,
         ),
         [],
     ),
@@ -72,7 +72,11 @@ ROWS: dict[str, Row] = {
         [(Code.STALLED, ERROR)],
     ),
     "the driver hangs, and nobody can read the checkpoint": (
-        seen(health=Health(StreamState.STALLED, "hangs"), checkpoint=None, puzzle="no such store"),
+        seen(
+            health=Health(StreamState.STALLED, "hangs"),
+            checkpoint=None,
+            checkpoint_problem="no such store",
+        ),
         [(Code.STALLED, ERROR), (Code.CHECKPOINT_UNREADABLE, WARNING)],
     ),
     "planned, and nobody at work": (
@@ -85,24 +89,24 @@ ROWS: dict[str, Row] = {
         [(Code.EPOCH_TO_SKIP, INFO)],
     ),
     "behind as usual": (
-        seen(state=state(4), watermark=mark(5, stamp(5, 11))),
+        seen(state=state(4), watermark=watermark(5, stamp(5, 11))),
         [(Code.WATERMARK_BEHIND, INFO)],
     ),
     "behind for long": (
-        seen(state=state(-1), watermark=mark(5, *(stamp(5, 11) for _ in range(101)))),
+        seen(state=state(-1), watermark=watermark(5, *(stamp(5, 11) for _ in range(101)))),
         [(Code.WATERMARK_BEHIND, WARNING)],
     ),
     "behind, and nobody at work": (
-        seen(state=state(4), watermark=mark(5, stamp(5, 11)), drivers=(GONE,)),
+        seen(state=state(4), watermark=watermark(5, stamp(5, 11)), drivers=(GONE,)),
         [(Code.DRIVER_GONE, ERROR), (Code.WATERMARK_BEHIND, WARNING)],
     ),
     "committed after the release": (
-        seen(state=state(4, **RELEASED), watermark=mark(4), history=(stamp(5, 11),)),
+        seen(state=state(4, **RELEASED), watermark=watermark(4), history=(stamp(5, 11),)),
         [(Code.WATERMARK_BEHIND, CRITICAL)],
     ),
     "a gap with an epoch in doubt": (
         seen(
-            watermark=mark(missing=2, missing_above=2),
+            watermark=watermark(missing=2, missing_above=2),
             missing_versions=(11, 12),
             checkpoint=checkpoint(6),
             drivers=(GONE,),
@@ -111,22 +115,22 @@ ROWS: dict[str, Row] = {
     ),
     "a gap with an epoch in doubt under a live driver": (
         seen(
-            watermark=mark(missing=1, missing_above=1),
+            watermark=watermark(missing=1, missing_above=1),
             missing_versions=(11,),
             checkpoint=checkpoint(6),
         ),
         [(Code.HISTORY_GAP, WARNING), (Code.EPOCH_IN_FLIGHT, INFO)],
     ),
     "a gap that Spark's log bridges": (
-        seen(watermark=mark(4, missing=1, missing_above=1), missing_versions=(11,)),
+        seen(watermark=watermark(4, missing=1, missing_above=1), missing_versions=(11,)),
         [(Code.HISTORY_GAP, INFO)],
     ),
     "a gap and no checkpoint": (
         seen(
-            watermark=mark(missing=1, missing_above=1),
+            watermark=watermark(missing=1, missing_above=1),
             missing_versions=(11,),
             checkpoint=None,
-            puzzle="away",
+            checkpoint_problem="away",
         ),
         [(Code.HISTORY_GAP, ERROR), (Code.CHECKPOINT_UNREADABLE, WARNING)],
     ),
@@ -138,11 +142,11 @@ ROWS: dict[str, Row] = {
     "foreign": (seen(checkpoint=checkpoint(id="cp-2")), [(Code.CHECKPOINT_FOREIGN, ERROR)]),
     "older": (seen(checkpoint=checkpoint(3, 3)), [(Code.CHECKPOINT_OLDER, CRITICAL)]),
     "out of sight": (
-        seen(checkpoint=None, puzzle="no filesystem"),
+        seen(checkpoint=None, checkpoint_problem="no filesystem"),
         [(Code.CHECKPOINT_UNREADABLE, WARNING)],
     ),
     "broken": (
-        seen(checkpoint=None, puzzle="no id", broken_checkpoint=True),
+        seen(checkpoint=None, checkpoint_problem="no id", broken_checkpoint=True),
         [(Code.CHECKPOINT_UNREADABLE, ERROR)],
     ),
     "a file of it is corrupt": (
@@ -170,7 +174,9 @@ ROWS: dict[str, Row] = {
         [(Code.CHECKPOINT_CHANGED, CRITICAL)],
     ),
     "a checkpoint that committed, and no trace in the dataset": (
-        seen(state=QueryState("q", 12), watermark=mark(-1), drivers=(), history=(), health=None),
+        seen(
+            state=QueryState("q", 12), watermark=watermark(-1), drivers=(), history=(), health=None
+        ),
         [(Code.COMMIT_LOG_AHEAD, CRITICAL)],
     ),
     "empty epochs leave no trace": (seen(checkpoint=checkpoint(9, 9)), []),
@@ -201,7 +207,7 @@ ROWS: dict[str, Row] = {
     ),
     "a version was brought back, in which the query was released": (
         seen(
-            state=state(3, folded_version=8, **RELEASED), watermark=mark(3), drivers=(),
+            state=state(3, folded_version=8, **RELEASED), watermark=watermark(3), drivers=(),
             undone=(Undone(12, 8, (stamp(4, 9), stamp(5, 10))),),
         ),
         [(Code.COMMIT_LOG_AHEAD, CRITICAL)],
@@ -209,7 +215,7 @@ ROWS: dict[str, Row] = {
     "the owner knows of a higher watermark, and versions are missing": (
         seen(
             drivers=(driver(heartbeat=Heartbeat(at(3), "running", token=1, watermark=7)),),
-            watermark=mark(missing=1, missing_above=1),
+            watermark=watermark(missing=1, missing_above=1),
             missing_versions=(11,),
             checkpoint=checkpoint(7, 7),
         ),
@@ -221,14 +227,14 @@ ROWS: dict[str, Row] = {
     ),
     "the watermark jumped": (
         seen(
-            state=state(99), watermark=mark(99),
+            state=state(99), watermark=watermark(99),
             contradictions=(Contradiction("", 99, 10, 5, 10),),
         ),
         [(Code.WATERMARK_JUMPED, CRITICAL)],
     ),
     "the watermark is ahead of the stamps, and Spark proves it": (
         seen(
-            state=state(7), watermark=mark(7), checkpoint=checkpoint(7, 7),
+            state=state(7), watermark=watermark(7), checkpoint=checkpoint(7, 7),
             contradictions=(Contradiction("", 7, 10, 5, 10),),
         ),
         [],
@@ -247,7 +253,9 @@ ROWS: dict[str, Row] = {
         [(Code.DRIVER_GONE, ERROR)],
     ),
     "silent, and out of sight": (
-        seen(drivers=(driver(alive=None, silent=300.0),), watermark=mark(committed_at=at(400))),
+        seen(
+            drivers=(driver(alive=None, silent=300.0),), watermark=watermark(committed_at=at(400))
+        ),
         [(Code.DRIVER_GONE, ERROR)],
     ),
     "gone, and the next is there": (
@@ -277,7 +285,7 @@ ROWS: dict[str, Row] = {
         [(Code.DRIVER_UNSEEN, INFO)],
     ),
     "unseen, and nothing comes": (
-        seen(drivers=(ELSEWHERE,), watermark=mark(committed_at=at(900)), health=None),
+        seen(drivers=(ELSEWHERE,), watermark=watermark(committed_at=at(900)), health=None),
         [(Code.DRIVER_UNSEEN, WARNING)],
     ),
     "failed": (
@@ -336,8 +344,8 @@ ROWS: dict[str, Row] = {
     # ------------------------------------------------------------------------------------ protocol
     "another tool's": (
         seen(
-            state=QueryState("q", 12, watermark=5), checkpoint=None, puzzle="not recorded",
-            drivers=(), health=None,
+            state=QueryState("q", 12, watermark=5), checkpoint=None,
+            checkpoint_problem="not recorded", drivers=(), health=None,
         ),
         [(Code.PROTOCOL_NEWER, ERROR)],
     ),

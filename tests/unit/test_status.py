@@ -16,7 +16,7 @@ from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.diagnostics.status import Status, status, take_status
 from airflow_provider_lance.supervision.health import Health, StreamState
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
-from tests.support.recovery_sights import (
+from tests.support.recovery_evidence import (
     ELSEWHERE,
     GONE,
     NOW,
@@ -24,12 +24,12 @@ from tests.support.recovery_sights import (
     at,
     checkpoint,
     driver,
-    mark,
     owner,
     seen,
     stamp,
     state,
     summary,
+    watermark,
 )
 from tests.support.recovery_stream import L1, Stream
 
@@ -58,18 +58,18 @@ SENTENCES = {
     ),
     "starting: no epoch committed yet, launched 9 s ago": seen(
         state=replace(state(-1), owner=None),
-        watermark=mark(-1, committed_at=None),
+        watermark=watermark(-1, committed_at=None),
         checkpoint=checkpoint(-1, -1, id=None),
         health=Health(StreamState.STARTING, "launched 9 s ago"),
     ),
     "finished: read all available data, watermark 5, committed 3 min ago": seen(
         state=state(**RELEASED),
-        watermark=mark(committed_at=at(200)),
+        watermark=watermark(committed_at=at(200)),
         drivers=(driver(summary=summary()),),
         health=Health(StreamState.FINISHED, "read all available data, watermark 5"),
     ),
     "unknown: watermark 5, committed 15 min ago, no driver can be seen from here": seen(
-        drivers=(ELSEWHERE,), health=None, watermark=mark(committed_at=at(900))
+        drivers=(ELSEWHERE,), health=None, watermark=watermark(committed_at=at(900))
     ),
     "dead: the driver that owns query q, host:100 (launch L1), is gone; the watermark is 5 and "
     "no driver is running": seen(drivers=(GONE,), health=Health(StreamState.DEAD, "gone")),
@@ -90,7 +90,7 @@ def test_numbers_of_a_stream_that_runs() -> None:
     by = owner(launched_by="dag/task/run/-1#1", ui_address="http://old:4040")
     evidence = seen(
         state=state(4, owner=by),
-        watermark=mark(5, stamp(5, 11)),
+        watermark=watermark(5, stamp(5, 11)),
         checkpoint=checkpoint(6, planned_at=at(2)),
         drivers=(busy(behind=70.0, ui_address="http://host:4040"),),
     )
@@ -121,7 +121,7 @@ def test_a_committed_epoch_that_spark_has_not_noted_is_not_in_flight() -> None:
 
 
 def test_a_warning_leaves_a_stream_healthy_and_an_error_does_not() -> None:
-    behind = told(seen(checkpoint=None, puzzle="no filesystem"))
+    behind = told(seen(checkpoint=None, checkpoint_problem="no filesystem"))
     assert behind.findings[0].code is Code.CHECKPOINT_UNREADABLE
     assert behind.healthy
     assert not told(seen(drivers=(GONE,))).healthy

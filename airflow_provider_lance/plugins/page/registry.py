@@ -143,9 +143,9 @@ def of_config(text: str) -> list[RegisteredDataset]:
     """Read ``uri`` or ``uri#conn_id``, comma separated; ``uri#`` means without a connection."""
     found = []
     for entry in text.split(","):
-        uri, mark, conn_id = entry.strip().rpartition("#") if "#" in entry else (entry, "", "")
+        uri, separator, conn_id = entry.strip().rpartition("#") if "#" in entry else (entry, "", "")
         if uri := uri.strip().rstrip("/"):
-            found.append(RegisteredDataset(uri, conn_id.strip() if mark else None))
+            found.append(RegisteredDataset(uri, conn_id.strip() if separator else None))
     return found
 
 

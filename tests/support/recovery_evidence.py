@@ -1,4 +1,4 @@
-"""What a look may have seen, made up: a stream that is well, but for what a test says."""
+"""Made-up evidence of a stream: it is healthy, except for what a test says."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def state(watermark: int = 5, **changes: Any) -> QueryState:
     return QueryState("q", 12, **(known | changes))
 
 
-def mark(epoch: int = 5, *stamps: EpochStamp, **changes: Any) -> Watermark:
+def watermark(epoch: int = 5, *stamps: EpochStamp, **changes: Any) -> Watermark:
     return replace(Watermark(epoch, 12, at(20), stamps), **changes)
 
 
@@ -82,7 +82,7 @@ def seen(**changes: Any) -> Evidence:
         "seen_at": NOW,
         "version": 12,
         "state": state(),
-        "watermark": mark(),
+        "watermark": watermark(),
         "health": Health(StreamState.RUNNING, "watermark 5"),
         "checkpoint_location": "/cp",
         "checkpoint": checkpoint(),
