@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol import option_parsers as forms
@@ -13,7 +13,10 @@ from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.protocol.json_codec import Options
 from airflow_provider_lance.protocol.option_parsers import option
 
-__all__ = ["LATEST", "SourceOptions"]
+__all__ = ["LANCE", "LATEST", "SourceOptions"]
+
+LANCE = "lance"
+"""The name for Spark's ``format``."""
 
 LATEST = "latest"
 """The ``startingVersion`` that reads only what is committed after the query's first start."""
@@ -69,6 +72,15 @@ class SourceOptions(Options):
     consumer_id: str | None = option(require_query_id, None, name="consumerId")
 
     what = "options of the lance source"
+
+    @classmethod
+    def spelled(cls, options: Mapping[str, str]) -> Self:
+        """Parse options whose names may be in any case: Spark ignores it, and may lose it.
+
+        :raises SpecError: as :meth:`parse`.
+        """
+        names = {str(item.metadata["name"]).lower(): item.metadata["name"] for item in fields(cls)}
+        return cls.parse({names.get(name.lower(), name): each for name, each in options.items()})
 
     def check(self, given: Mapping[str, Any]) -> None:
         """Refuse missing and contradicting options; see :meth:`Options.check`."""

@@ -29,6 +29,7 @@ from airflow_provider_lance.spark.failures import message_of, named_failure, nam
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.heartbeat import HeartbeatWriter
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
+from airflow_provider_lance.spark.source import register_source
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, Source
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
@@ -154,7 +155,7 @@ def _dataframe(session: SparkSession, spec: JobSpec) -> DataFrame:
         exist or returns something else.
     """
     if spec.source:
-        return _from_source(session, spec.source, spec.sql)
+        return _from_source(session, spec.source, spec.sql, spec.sink.query_id)
     module, _, name = str(spec.dataframe).partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
@@ -173,9 +174,15 @@ def _dataframe(session: SparkSession, spec: JobSpec) -> DataFrame:
     return df
 
 
-def _from_source(session: SparkSession, source: Source, sql: str | None) -> DataFrame:
+def _from_source(
+    session: SparkSession, source: Source, sql: str | None, query_id: str
+) -> DataFrame:
+    options = dict(source.options)
+    if source.is_lance:
+        register_source(session, source.storage_options)
+        options = {"consumerId": query_id} | options
     try:
-        reader = session.readStream.format(source.format).options(**source.options)
+        reader = session.readStream.format(source.format).options(**options)
         df = (reader.schema(source.schema) if source.schema else reader).load()
         if not sql:
             return df

@@ -11,7 +11,6 @@ Spark runs the reader in one Python process for each query, which plans, and rea
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +23,7 @@ from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.source_offset import SourceOffset
 from airflow_provider_lance.source.columns import SourceColumns
-from airflow_provider_lance.source.options import SourceOptions
+from airflow_provider_lance.source.options import LANCE, SourceOptions
 from airflow_provider_lance.source.reader import SourceReader
 from airflow_provider_lance.source.slices import CHANGE_COLUMNS, Slice, divide, read_slices
 from airflow_provider_lance.spark.compat import (
@@ -35,9 +34,7 @@ from airflow_provider_lance.spark.compat import (
 )
 from airflow_provider_lance.spark.source_types import cast_batch, spark_schema
 
-__all__ = ["FORMAT", "LanceDataSource", "register_source"]
-
-FORMAT = "lance"
+__all__ = ["LanceDataSource", "register_source"]
 
 _TASK_BYTES = 16 * 1024 * 1024
 _TASK_ROWS = 1_000_000
@@ -82,7 +79,7 @@ class LanceDataSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        self.chosen = SourceOptions.parse(_spelled(options))
+        self.chosen = SourceOptions.spelled(options)
         port = open_dataset(self.chosen.path, self.storage_options)
         self.columns = SourceColumns.of(port, self.chosen.columns)
         taken = sorted({*self.columns.names} & {*CHANGE_COLUMNS})
@@ -95,7 +92,7 @@ class LanceDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """Return the name for ``format``."""
-        return FORMAT
+        return LANCE
 
     def schema(self) -> StructType:
         """Return the dataset's columns, and those of the change feed.
@@ -202,11 +199,3 @@ def _changes(part: Slice, rows: int) -> dict[str, pa.Array]:
         field.name: pa.repeat(pa.scalar(value, field.type), rows)
         for field, value in zip(_CHANGES, values, strict=True)
     }
-
-
-def _spelled(options: Mapping[str, str]) -> dict[str, str]:
-    """Return options with the case of their names restored, which Spark ignores and may lose."""
-    known = {
-        str(item.metadata["name"]).lower(): item.metadata["name"] for item in fields(SourceOptions)
-    }
-    return {known.get(name.lower(), name): value for name, value in options.items()}

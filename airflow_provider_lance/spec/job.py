@@ -15,6 +15,7 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol import option_parsers as forms
 from airflow_provider_lance.protocol.json_codec import Options
 from airflow_provider_lance.protocol.option_parsers import option
+from airflow_provider_lance.source.options import LANCE, SourceOptions
 from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.spec.source_options import refuse_misspelt
 
@@ -36,11 +37,17 @@ def _trigger(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Options):
-    """Any streaming source of Spark: ``format``, its ``options``, and a DDL ``schema``."""
+    """Any streaming source of Spark: ``format``, its ``options``, and a DDL ``schema``.
+
+    ``storageOptions`` are Lance's, for the format ``lance``; never shown.
+    """
 
     format: str = option(forms.text, "", name="format")
     options: Mapping[str, str] = option(forms.strings, dict, name="options", secret=True)
     schema: str | None = option(forms.text, None, name="schema")
+    storage_options: Mapping[str, str] = option(
+        forms.strings, dict, name="storageOptions", secret=True
+    )
 
     what = "source"
 
@@ -48,7 +55,18 @@ class Source(Options):
         """Refuse a source without a format, or with a misspelt option."""
         if not self.format:
             raise SpecError("source: format is missing, for example 'parquet', 'kafka' or 'rate'")
+        if self.is_lance:
+            SourceOptions.spelled(self.options)
+        elif self.storage_options:
+            raise SpecError(f"source: storageOptions go with format 'lance', not {self.format!r}")
+        if self.is_lance and self.schema:
+            raise SpecError("source: a Lance dataset has its own schema; leave schema out")
         refuse_misspelt(self.format, self.options)
+
+    @property
+    def is_lance(self) -> bool:
+        """Return whether the source is a Lance dataset."""
+        return self.format.lower() == LANCE
 
     def to_json(self) -> dict[str, Any]:
         """Return the source as :meth:`parse` reads it, secrets included."""
@@ -88,5 +106,12 @@ class JobSpec(Options):
                 "job specification: give either source (a Spark streaming format) or dataframe "
                 f"('module:function'), not {'both' if self.source else 'neither'}"
             )
+        if self.source and self.source.is_lance:
+            path = SourceOptions.spelled(self.source.options).path
+            if forms.contains(path, self.sink.uri) or forms.contains(self.sink.uri, path):
+                raise SpecError(
+                    f"job specification: the stream reads {path} and writes {self.sink.uri}, so it "
+                    "would read its own rows for ever: give it another dataset to write"
+                )
         if self.sql and self.dataframe:
             raise SpecError("job specification: sql goes with source; put it into the function")
