@@ -269,6 +269,12 @@ _CLEANUP = Command(
         _a_number("--min-old-versions", "clean up only if this many versions can be removed"),
         _a_number("--delete-rate-limit", "deletions per second"),
         argument(
+            "--consumer-retention",
+            metavar="DURATION",
+            type=duration,
+            help="keep what a consumer needs until its position is this old; 7d by default",
+        ),
+        argument(
             "--delete-unverified",
             action="store_true",
             help="also remove unreferenced files, however young; refused while a stream "

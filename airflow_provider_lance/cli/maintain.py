@@ -28,6 +28,7 @@ _PLAIN = {
     "retain_versions": "retainVersions",
     "min_old_versions": "minOldVersions",
     "delete_rate_limit": "deleteRateLimit",
+    "consumer_retention": "consumerRetention",
     "delete_unverified": "deleteUnverified",
     "deadline": "deadline",
 }
