@@ -234,6 +234,26 @@ _RESOLVE = Command(
         ),
     ),
 )
+_FORGET = Command(
+    "forget-consumer",
+    "remove the record of a consumer that is not to run again: cleanup keeps nothing for it",
+    "airflow_provider_lance.cli.repair:forget_consumer",
+    (
+        _URI,
+        argument(
+            "--consumer", metavar="ID", required=True, help="the consumer, as `status` lists it"
+        ),
+        *_COMMON,
+        argument(
+            "--proven-dead",
+            action="store_true",
+            help="you have checked that no driver of the consumer runs; needed while its position "
+            "is younger than 6 hours",
+        ),
+        _DRY_RUN,
+        _YES,
+    ),
+)
 _OPTIMIZE = Command(
     "optimize",
     "compact small fragments and bring indices up to date, beside running streams",
@@ -268,6 +288,12 @@ _CLEANUP = Command(
         _a_number("--retain-versions", "keep this many of the newest versions, however old"),
         _a_number("--min-old-versions", "clean up only if this many versions can be removed"),
         _a_number("--delete-rate-limit", "deletions per second"),
+        argument(
+            "--consumer-retention",
+            metavar="DURATION",
+            type=duration,
+            help="keep what a consumer needs until its position is this old; 7d by default",
+        ),
         argument(
             "--delete-unverified",
             action="store_true",
@@ -305,6 +331,7 @@ COMMANDS: tuple[Command, ...] = (
     _STOP,
     _RELEASE,
     _RESOLVE,
+    _FORGET,
     _OPTIMIZE,
     _CLEANUP,
     _DOCTOR,

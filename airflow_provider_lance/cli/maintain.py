@@ -7,9 +7,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_lance.cli.output import Exit, Output, Plan
+from airflow_provider_lance.cli.output import Exit, Output, Plan, refuse_contradiction
 from airflow_provider_lance.cli.target import Target, open_target
-from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.maintenance.options import MaintenanceOptions
 from airflow_provider_lance.maintenance.run import Report, maintain, summary_lines
 
@@ -28,6 +27,7 @@ _PLAIN = {
     "retain_versions": "retainVersions",
     "min_old_versions": "minOldVersions",
     "delete_rate_limit": "deleteRateLimit",
+    "consumer_retention": "consumerRetention",
     "delete_unverified": "deleteUnverified",
     "deadline": "deadline",
 }
@@ -44,8 +44,7 @@ def cleanup(arguments: Namespace, output: Output) -> int:
 
 
 def _run(name: str, steps: Sequence[str], arguments: Namespace, output: Output) -> int:
-    if arguments.dry_run and arguments.yes:
-        raise SpecError("--dry-run and --yes exclude each other")
+    refuse_contradiction(arguments)
     given = _given(steps, arguments)
     MaintenanceOptions.parse(given)  # before the dataset is opened
     target = open_target(arguments)

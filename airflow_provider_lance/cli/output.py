@@ -28,7 +28,16 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["SEVERITY_STYLES", "Exit", "Output", "Plan", "asker", "finding_lines", "harmless"]
+__all__ = [
+    "SEVERITY_STYLES",
+    "Exit",
+    "Output",
+    "Plan",
+    "asker",
+    "finding_lines",
+    "harmless",
+    "refuse_contradiction",
+]
 
 SEVERITY_STYLES = {
     "info": "",
@@ -235,6 +244,15 @@ class Plan:
             output.say("Plan:")
             for line in self.lines:
                 output.say(f"  {line}")
+
+
+def refuse_contradiction(arguments: Namespace) -> None:
+    """Refuse ``--dry-run`` with ``--yes``.
+
+    :raises SpecError: both were typed.
+    """
+    if arguments.dry_run and arguments.yes:
+        raise SpecError("--dry-run and --yes exclude each other")
 
 
 def asker(arguments: Namespace) -> str:

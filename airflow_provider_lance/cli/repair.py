@@ -1,4 +1,4 @@
-"""``lance-stream release`` and ``lance-stream resolve``: repairs that need a person's decision."""
+"""``lance-stream release``, ``resolve`` and ``forget-consumer``: repairs that a person decides."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 
-from airflow_provider_lance.cli.output import Exit, Output, Plan, asker
+from airflow_provider_lance.cli.output import Exit, Output, Plan, asker, refuse_contradiction
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.repair import actions as repairing
+from airflow_provider_lance.repair import consumers as repair_consumers
 from airflow_provider_lance.repair.result import RepairResult
 from airflow_provider_lance.repair.set_aside import set_files_aside
 
-__all__ = ["release", "resolve_checkpoint", "resolve_files", "resolve_gap"]
+__all__ = ["forget_consumer", "release", "resolve_checkpoint", "resolve_files", "resolve_gap"]
 
 _Repair = Callable[..., RepairResult]
 """Repairs a query of a dataset, given its handle and id, or returns what would be written."""
@@ -50,6 +51,23 @@ def resolve_files(arguments: Namespace, output: Output) -> int:
     return _do(set_files_aside, ["resolve", "files"], arguments, output)
 
 
+def forget_consumer(arguments: Namespace, output: Output) -> int:
+    """Remove a consumer's record."""
+    refuse_contradiction(arguments)
+    target = open_target(arguments)
+    act = partial(
+        repair_consumers.forget_consumer,
+        target.port,
+        arguments.consumer,
+        proven_dead=arguments.proven_dead,
+        connection_arguments=target.place.connection_arguments,
+    )
+    options = ["--consumer", arguments.consumer]
+    options += ["--proven-dead"] if arguments.proven_dead else []
+    command = target.command("forget-consumer", options=options)
+    return _carry_out(act, command, arguments, output)
+
+
 def _do(repair: _Repair, verb: list[str], arguments: Namespace, output: Output) -> int:
     target = open_target(arguments)
     query = target.query(arguments.query_id)
@@ -61,11 +79,22 @@ def _do(repair: _Repair, verb: list[str], arguments: Namespace, output: Output) 
         proven_dead=arguments.proven_dead,
         **target.look,
     )
+    command = target.command(*verb, query=query, options=_typed(arguments, target))
+    return _carry_out(act, command, arguments, output)
+
+
+def _carry_out(act: _Repair, command: str, arguments: Namespace, output: Output) -> int:
+    """Do what was typed with ``--yes``; otherwise show what would be done.
+
+    :param command: what to type to have it done.
+    """
     planned = act(dry_run=True)
     if not planned.writes:
         return _tell(planned, output)  # there is nothing to do
-    command = target.command(*verb, query=query, options=_typed(arguments, target))
     plan = Plan(_lines(planned), command, planned.to_json())
+    if getattr(arguments, "dry_run", False):
+        plan.show(output)
+        return _tell(planned, output) if output.json else Exit.HEALTHY
     if not arguments.yes:
         return plan.refuse(output)
     plan.show(output)

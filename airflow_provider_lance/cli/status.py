@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from airflow_provider_lance.cli.output import Exit, Output, finding_lines
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.diagnostics import formatting
+from airflow_provider_lance.diagnostics.consumers import ConsumerStatus, collect_consumers
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.status import UNKNOWN, Status, take_status
+from airflow_provider_lance.protocol.json_codec import plain
 
 __all__ = ["exit_for", "look_at", "numbers", "run", "style_of", "tolerance"]
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    """Show one query, or all of a dataset."""
+    """Show one query; or all of a dataset, and its consumers."""
     target = open_target(arguments)
-    chosen = tolerance(arguments)
-    seen = [look_at(target, query, chosen) for query in target.queries(arguments.query_id)]
-    if output.json:
-        documents = [each.to_json() for each in seen]
-        output.document(documents if arguments.query_id is None else documents[0])
-    else:
+    chosen, named = tolerance(arguments), arguments.query_id
+    consumers = collect_consumers(target.port, target.place.storage_options) if not named else ()
+    queries = target.queries(named, required=not consumers)
+    seen = [look_at(target, query, chosen) for query in queries]
+    if not output.json:
         _show(seen, target, output)
+        _show_consumers(consumers, output)
+    elif named:
+        output.document(seen[0].to_json())
+    else:
+        document = {"statuses": seen, "consumers": consumers}
+        output.document({"uri": target.uri, "version": target.port.version} | plain(document))
     return exit_for(seen)
 
 
@@ -53,6 +60,8 @@ def style_of(status: Status) -> str:
 
 
 def _show(seen: list[Status], target: Target, output: Output) -> None:
+    if not seen:
+        output.say(f"no streaming query writes to {target.uri}")
     for number, status in enumerate(seen):
         if number:
             output.say()
@@ -84,6 +93,33 @@ def numbers(status: Status) -> list[tuple[str, str]]:
         ("Spark UI", status.ui_address),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _show_consumers(consumers: Sequence[ConsumerStatus], output: Output) -> None:
+    if not consumers:
+        return
+    output.say()
+    output.say("read by:")
+    columns = ("consumer", "position", "behind", "since", "written", "writes to")
+    rows = [
+        (
+            each.consumer_id,
+            each.position or each.error,
+            _behind(each),
+            formatting.lasted(each.seconds_behind) if each.seconds_behind else "-",
+            _ago(each.at) or "-",
+            each.uri or "-",
+        )
+        for each in consumers
+    ]
+    output.show(output.table(columns, rows, fixed="consumer behind since"))
+
+
+def _behind(consumer: ConsumerStatus) -> str:
+    behind = consumer.versions_behind
+    if behind is None:
+        return "-"
+    return f"{behind:,} {'version' if behind == 1 else 'versions'}" if behind else "nothing"
 
 
 def _count(value: int | None) -> str:

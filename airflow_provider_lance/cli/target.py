@@ -69,9 +69,10 @@ class Target:
         words = [*verb, self.uri, *([query] if query else []), *options, "--yes"]
         return command_line(*words, connection_arguments=self.place.connection_arguments)
 
-    def queries(self, named: str | None) -> list[str]:
+    def queries(self, named: str | None, *, required: bool = True) -> list[str]:
         """Return the named query, or all that the dataset knows.
 
+        :param required: whether there must be one.
         :raises SpecError: it knows none, or not this one; or a checkpoint was given for all of
             them.
         """
@@ -81,7 +82,7 @@ class Target:
             raise SpecError(
                 f"no streaming query {named!r} has left a trace in {self.uri}: it {have}"
             )
-        if not known:
+        if not known and required:
             raise SpecError(f"no streaming query has left a trace in {self.uri}")
         if named is None and len(known) > 1 and self.place.checkpoint:
             raise SpecError(

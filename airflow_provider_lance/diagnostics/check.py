@@ -13,9 +13,11 @@ from airflow_provider_lance.diagnostics.collect import (
     collect_dataset,
     find_queries,
 )
+from airflow_provider_lance.diagnostics.consumers import ConsumerStatus
 from airflow_provider_lance.diagnostics.evidence import USUAL
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.diagnostics.rules import evaluate_rules, unreadable_finding
+from airflow_provider_lance.diagnostics.rules_consumers import consumer_rules
 from airflow_provider_lance.diagnostics.rules_dataset import dataset_rules
 from airflow_provider_lance.diagnostics.status import Status, count, status
 from airflow_provider_lance.exceptions import ProtocolVersionError
@@ -27,13 +29,14 @@ __all__ = ["CheckReport", "check"]
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The result of a check: findings, worst first, and the status of each stream."""
+    """The result of a check: findings, worst first; the status of each stream and consumer."""
 
     uri: str
     version: int
     seen_at: str
     findings: tuple[Finding, ...]
     statuses: tuple[Status, ...]
+    consumers: tuple[ConsumerStatus, ...] = ()
 
     @property
     def worst(self) -> Severity:
@@ -57,6 +60,7 @@ class CheckReport:
             "worst": self.worst.label,
             "findings": [finding.to_json() for finding in self.findings],
             "statuses": [each.to_json() for each in self.statuses],
+            "consumers": [each.to_json() for each in self.consumers],
         }
 
     def lines(self) -> Iterator[str]:
@@ -111,6 +115,7 @@ def check(
     tolerance = options.get("tolerance", USUAL)
     findings: list[Finding] = []
     statuses: list[Status] = []
+    consumers: tuple[ConsumerStatus, ...] = ()
     rows, fragments = count(port)
     for query_id in tuple(query_ids) or find_queries(port):
         try:
@@ -125,6 +130,8 @@ def check(
         seen = collect_dataset(port, options.get("storage_options"), orphans=orphans)
         arguments = options.get("connection_arguments", "")
         findings += dataset_rules(port.uri, seen, tolerance, arguments)
+        findings += consumer_rules(port.uri, seen.consumers, tolerance, arguments)
+        consumers = seen.consumers
     findings.sort(key=lambda finding: -finding.severity)
     seen_at = datetime.now(UTC).isoformat(timespec="seconds")
-    return CheckReport(port.uri, port.version, seen_at, tuple(findings), tuple(statuses))
+    return CheckReport(port.uri, port.version, seen_at, tuple(findings), tuple(statuses), consumers)

@@ -14,6 +14,7 @@ from airflow_provider_lance.diagnostics.collect_drivers import (
     with_owner,
 )
 from airflow_provider_lance.diagnostics.collect_proof import Versions, contradictions
+from airflow_provider_lance.diagnostics.consumers import collect_consumers
 from airflow_provider_lance.diagnostics.evidence import (
     USUAL,
     DatasetEvidence,
@@ -243,6 +244,7 @@ def collect_dataset(
         orphaned_files=len(found),
         orphaned_bytes=sum(entry.size for entry in found),
         orphans_since=since,
+        consumers=collect_consumers(port, storage_options),
     )
 
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from airflow_provider_lance.diagnostics.consumers import ConsumerStatus
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
+from airflow_provider_lance.protocol.consumers import CONSUMER_RETENTION
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
     EpochStamp,
@@ -39,6 +41,10 @@ class Tolerance(Limits):
     versions: int = 5_000
     uncovered_rows: int = 1_000_000
     orphaned_bytes: int = 1 << 30
+    consumer_lag: float = 3600.0
+    """Seconds since the oldest version that a consumer has not read was committed."""
+    consumer_retention: float = CONSUMER_RETENTION
+    """Seconds for which cleanup keeps versions after a consumer wrote its position."""
 
 
 USUAL = Tolerance()
@@ -86,6 +92,7 @@ class DatasetEvidence:
     orphaned_files: int = 0
     orphaned_bytes: int = 0
     orphans_since: int | None = None
+    consumers: tuple[ConsumerStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

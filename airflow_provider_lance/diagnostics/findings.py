@@ -83,6 +83,9 @@ class Code(StrEnum):
     ORPHANED_FILES = "LS404", Severity.INFO, "data files that no version references"
     INDEX_BEHIND = "LS405", Severity.WARNING, "an index does not cover the newest rows"
     PROTOCOL_NEWER = "LS501", Severity.ERROR, "written with another protocol"
+    CONSUMER_LAGS = "LS601", Severity.WARNING, "a consumer lags behind"
+    CONSUMER_GONE = "LS602", Severity.ERROR, "a consumer is gone and its versions are not kept"
+    CONSUMER_AT_RISK = "LS603", Severity.ERROR, "a consumer loses versions that it needs"
 
 
 @dataclass(frozen=True, slots=True)

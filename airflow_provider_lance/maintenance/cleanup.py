@@ -2,7 +2,8 @@
 
 A cleanup can take only one thing from a stream: the proof of which epochs have landed. So every
 query's watermark is first folded into the config. Then the versions to remove are listed one by
-one: none above a fold, and none that a stale driver's conflict check may still need.
+one: none above a fold, none that a stale driver's conflict check may still need, and none that a
+consumer of the dataset still needs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -30,6 +31,8 @@ from airflow_provider_lance.protocol.codec import (
     key,
     query_ids,
 )
+from airflow_provider_lance.protocol.commands import command_line
+from airflow_provider_lance.protocol.consumers import CONSUMER_RETENTION, read_consumers
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
@@ -44,18 +47,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What to keep; ``older_than`` and ``keep_active`` in seconds, ``rate`` in deletions/s."""
+    """What to keep; ages in seconds, ``rate`` in deletions/s.
+
+    ``consumers`` is the age up to which a consumer's position keeps what the consumer still needs.
+    """
 
     older_than: int
     retain_versions: int | None = None
     rate: int | None = None
     unverified: bool = False
     keep_active: int = KEEP_SECONDS
+    consumers: int = CONSUMER_RETENTION
 
 
 @dataclass(frozen=True, slots=True)
 class Cleaned(JsonRecord):
-    """What was removed, or would be; ``older_than`` is the age in seconds that was used."""
+    """What was removed, or would be; ``older_than`` is the age in seconds that was used.
+
+    ``held`` says how many versions stay for each consumer that holds some back, ``warnings`` which
+    consumers count for nothing, or for everything, and why.
+    """
 
     versions: int = 0
     data_files: int = 0
@@ -63,6 +74,8 @@ class Cleaned(JsonRecord):
     older_than: int = 0
     folded: tuple[str, ...] = ()
     failed_deletes: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def fold_all(
@@ -147,9 +160,10 @@ def clean_up(
     _refuse(port, retention)
     port, folded = fold_all(port)
     port = port.latest()  # the fold that all readers see decides what is removed
-    old = _old_versions(port, retention, storage_options)
+    old, held, warnings = _old_versions(port, retention, storage_options)
     remove = partial(port.dataset.cleanup_old_versions, delete_rate_limit=retention.rate)
-    return _cleaned(port, retention, old, folded, remove)
+    cleaned = _cleaned(port, retention, old, folded, remove)
+    return replace(cleaned, held=held, warnings=warnings)
 
 
 def explain_cleanup(
@@ -163,14 +177,15 @@ def explain_cleanup(
     """
     _refuse(port, retention)
     folded = _folds(port)[1]
-    old = _old_versions(port, retention, storage_options, folded=folded)
+    old, held, warnings = _old_versions(port, retention, storage_options, folded=folded)
 
     def explain(**arguments: Any) -> Any:
         return port.dataset.explain_cleanup_old_versions(**arguments).stats
 
     cleaned = _cleaned(port, retention, old, folded, explain)
     # Lance spares the newest version; after a fold, it would no longer be the newest.
-    return replace(cleaned, versions=cleaned.versions + (port.version in old))
+    versions = cleaned.versions + (port.version in old)
+    return replace(cleaned, versions=versions, held=held, warnings=warnings)
 
 
 def _old_versions(
@@ -178,8 +193,10 @@ def _old_versions(
     retention: Retention,
     storage_options: Mapping[str, str] | None,
     folded: Collection[str] = (),
-) -> list[int]:
+) -> tuple[list[int], dict[str, int], tuple[str, ...]]:
     """Return the versions to remove, listed one by one, so that no other version is removed.
+
+    Beside them: how many versions consumers hold back, and warnings about consumers.
 
     :param folded: queries that would be folded first.
     """
@@ -193,16 +210,46 @@ def _old_versions(
         ),
         default=port.version,
     )
-    before = datetime.now(UTC) - timedelta(seconds=_age(port, retention))
+    now = datetime.now(UTC)
+    before = now - timedelta(seconds=_age(port, retention))
     versions = list_versions(port, storage_options)
     # A fold to come makes one version more: the newest.
     newest = max(1, retention.retain_versions or 1) - (1 if folded else 0)
     kept = {each.number for each in versions[max(0, len(versions) - newest) :]}
-    return [
+    old = [
         each.number
         for each in versions
         if each.number <= limit and each.written <= before and each.number not in kept
     ]
+    needed, warnings = _needed(port, retention.consumers, now)
+    held = {name: sum(each >= needs for each in old) for name, needs in needed.items()}
+    needs = min(needed.values(), default=port.version + 1)
+    free = [each for each in old if each < needs]
+    return free, {name: count for name, count in held.items() if count}, warnings
+
+
+def _needed(
+    port: LanceDatasetPort, retention: int, now: datetime
+) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the oldest version that each consumer keeps; and warnings.
+
+    A record that cannot be read keeps all versions: the consumer may need any of them.
+    """
+    found = read_consumers(port.config, port.version)
+    needed = {each.consumer_id: each.needs for each in found.readable if each.age(now) <= retention}
+    warnings = [
+        f"Nothing is removed, because what consumer {name!r} needs is unknown: {error}"
+        for name, error in found.unreadable.items()
+    ]
+    warnings += [
+        f"Versions are no longer kept for consumer {each.consumer_id!r}: its position, "
+        f"{each.offset}, was written at {each.at.isoformat(timespec='seconds')}, more than "
+        f"{retention} s ago. Start its stream again, or type "
+        f"{command_line('forget-consumer', port.uri, '--consumer', each.consumer_id)}"
+        for each in found.readable
+        if each.consumer_id not in needed
+    ]
+    return needed | dict.fromkeys(found.unreadable, 0), tuple(warnings)
 
 
 def _refuse(port: LanceDatasetPort, retention: Retention) -> None:

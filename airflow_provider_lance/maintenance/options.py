@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.protocol.consumers import CONSUMER_RETENTION
 from airflow_provider_lance.protocol.decoding import Reader, shown, whole_text
 from airflow_provider_lance.protocol.json_codec import Options
 from airflow_provider_lance.protocol.option_parsers import (
@@ -124,6 +125,8 @@ class MaintenanceOptions(Options):
       runs.
     - ``olderThan``, ``retainVersions``, ``deleteRateLimit``: what cleanup removes, and how fast in
       deletions per second.
+    - ``consumerRetention``: for how long after a consumer of the dataset wrote its position cleanup
+      keeps what the consumer still needs.
     - ``deleteUnverified``: also remove files that no version references, however young.
     - ``dryRun``: report what would be done.
     """
@@ -137,6 +140,7 @@ class MaintenanceOptions(Options):
     older_than: int = option(age, _WEEK, name="olderThan")
     retain_versions: int | None = option(positive, None, name="retainVersions")
     delete_rate_limit: int | None = option(positive, None, name="deleteRateLimit")
+    consumer_retention: int = option(age, CONSUMER_RETENTION, name="consumerRetention")
     delete_unverified: bool = option(flag, False, name="deleteUnverified")
     dry_run: bool = option(flag, False, name="dryRun")
 
@@ -183,6 +187,7 @@ _BELONG = {
         "olderThan",
         "retainVersions",
         "deleteRateLimit",
+        "consumerRetention",
         "deleteUnverified",
         "minOldVersions",
     ),

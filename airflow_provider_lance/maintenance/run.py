@@ -60,7 +60,7 @@ class Report(JsonRecord):
     """One run.
 
     ``done`` has the figures of each step that did something; ``skipped`` says why each other step
-    was skipped.
+    was skipped. ``warnings`` name the consumers whose position keeps nothing, or everything.
     """
 
     uri: str
@@ -69,6 +69,7 @@ class Report(JsonRecord):
     dry_run: bool = False
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     seconds: float = 0.0
 
 
@@ -80,6 +81,8 @@ def summary_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"{what}: {step}. {numbers}"
     for step, reason in report["skipped"].items():
         yield f"Skipped: {step}. {reason}"
+    for warning in report["warnings"]:
+        yield f"Warning: {warning}"
     before, after = report["before"], report["after"]
     for name in _SHOWN:
         yield f"{name:>15} {before[name]:>15,} -> {after[name]:>15,}"
@@ -194,15 +197,18 @@ class _Run:
             retain_versions=options.retain_versions,
             rate=options.delete_rate_limit,
             unverified=options.delete_unverified,
+            consumers=options.consumer_retention,
         )
         self._port = self._port.latest()
         plan = explain_cleanup(self._port, retention, self._storage)
         least = max(1, options.min_old_versions)
         if plan.versions < least and not options.delete_unverified:
+            held = "".join(f"; {name!r} holds back {count}" for name, count in plan.held.items())
             self.report.skipped[Step.CLEANUP] = (
                 f"{plan.versions} versions are older than {plan.older_than} s and not kept for "
-                f"another reason, fewer than {least}"
+                f"another reason, fewer than {least}{held}"
             )
+            self.report.warnings = plan.warnings
             return
         cleaned = plan
         if not options.dry_run:
@@ -212,7 +218,9 @@ class _Run:
                     break
                 except CommitPreemptedError as error:
                     attempt.error = error
-        self.report.done[Step.CLEANUP] = cleaned.to_json()
+        figures = cleaned.to_json()
+        self.report.warnings = tuple(figures.pop("warnings"))
+        self.report.done[Step.CLEANUP] = figures
 
 
 def refresh_indices(port: LanceDatasetPort, backoff: Backoff | None = None) -> dict[str, int]:

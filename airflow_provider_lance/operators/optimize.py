@@ -57,6 +57,8 @@ class LanceOptimizeOperator(BaseOperator):
         those of the last ten minutes stay in any case.
     :param retain_versions: Keep this many of the newest versions, however old.
     :param delete_rate_limit: Deletions per second.
+    :param consumer_retention: For how long after a consumer of the dataset wrote its position
+        cleanup keeps what the consumer still needs; a week by default.
     :param delete_unverified: Also remove files that no version references, however young; refused
         while a stream is active.
     :param deadline: Start nothing new after this time; the next run continues from there.
@@ -102,6 +104,7 @@ class LanceOptimizeOperator(BaseOperator):
         older_than: timedelta | None = None,
         retain_versions: int | None = None,
         delete_rate_limit: int | None = None,
+        consumer_retention: timedelta | None = None,
         delete_unverified: bool = False,
         deadline: timedelta | None = None,
         dry_run: bool = False,
@@ -123,6 +126,7 @@ class LanceOptimizeOperator(BaseOperator):
         self.older_than = older_than
         self.retain_versions = retain_versions
         self.delete_rate_limit = delete_rate_limit
+        self.consumer_retention = consumer_retention
         self.delete_unverified = delete_unverified
         self.deadline = deadline
         self._dry_run = dry_run  # BaseOperator has a method of that name
@@ -207,6 +211,7 @@ class LanceOptimizeOperator(BaseOperator):
                 "olderThan": _whole_seconds(self.older_than, "older_than"),
                 "retainVersions": self.retain_versions,
                 "deleteRateLimit": self.delete_rate_limit,
+                "consumerRetention": _whole_seconds(self.consumer_retention, "consumer_retention"),
                 "deleteUnverified": self.delete_unverified,
                 "dryRun": self._dry_run,
             }

@@ -65,8 +65,9 @@ class LanceRecoveryCheckOperator(BaseOperator):
         epochs: ``{"epoch": 41, "location": "s3://bucket/checkpoints/orders"}``, with the epoch
         watermark that was seen; ``proven_dead`` as above. (templated)
     :param tolerance: The limits from which something counts as a problem: ``start``, ``silence``
-        and ``stall`` as ``timedelta`` or seconds; ``small_fragments``, ``versions``,
-        ``uncovered_rows``, ``unfolded`` and ``orphaned_bytes``. (templated)
+        ``stall``, ``consumer_lag`` and ``consumer_retention`` as ``timedelta`` or seconds;
+        ``small_fragments``, ``versions``, ``uncovered_rows``, ``unfolded`` and ``orphaned_bytes``.
+        (templated)
     :param orphans: List all data files, to find those that no version references.
     :param lance_conn_id: The Lance connection; ``None`` for absolute URIs without storage options.
         (templated)

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from functools import lru_cache, partial
 from typing import Any
 
-from airflow_provider_lance.exceptions import ProtocolVersionError, SpecError
+from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.decoding import (
     LARGEST,
     Origin,
@@ -51,12 +51,14 @@ from airflow_provider_lance.protocol.model import (
 __all__ = [
     "PROTOCOL_VERSION",
     "auto_cleanup",
+    "consumer_ids",
     "decode_query",
     "decode_stamp",
     "encode_owner",
     "encode_stamp",
     "encode_stop",
     "fold_updates",
+    "in_config",
     "key",
     "query_ids",
     "require_query_id",
@@ -65,13 +67,9 @@ __all__ = [
 PROTOCOL_VERSION = 1
 
 _PREFIX = "spark.lance.streaming."
-_LAST_EPOCH, _LAST_EPOCH_VERSION, _LAST_EPOCH_TIME, _LAST_DONE = (
-    "lastEpoch",
-    "lastEpochVersion",
-    "lastEpochTime",
-    "lastDone",
-)
-_OWNER, _STOP, _STOP_NOTE = "owner", "stop", "stopNote"
+_LAST_EPOCH, _LAST_EPOCH_VERSION = "lastEpoch", "lastEpochVersion"
+_LAST_EPOCH_TIME, _LAST_DONE = "lastEpochTime", "lastDone"
+_OWNER, _STOP, _STOP_NOTE, _CONSUMER = "owner", "stop", "stopNote", "consumer"
 _QUERY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 _DRIVER_WORDS = {
@@ -113,13 +111,17 @@ def key(word: str, query_id: str) -> str:
 
 def query_ids(config: Mapping[str, str]) -> list[str]:
     """Return every query that has a trace in a dataset's config, sorted."""
-    found = {
-        name.removeprefix(f"{_PREFIX}{word}.")
-        for name in config
-        for word in (_OWNER, _LAST_EPOCH)
-        if name.startswith(f"{_PREFIX}{word}.")
-    }
-    return sorted(found)
+    return _ids(config, _OWNER, _LAST_EPOCH)
+
+
+def consumer_ids(config: Mapping[str, str]) -> list[str]:
+    """Return every consumer that has left a position in a dataset's config, sorted."""
+    return _ids(config, _CONSUMER)
+
+
+def _ids(config: Mapping[str, str], *words: str) -> list[str]:
+    starts = [key(word, "") for word in words]
+    return sorted({name[len(s) :] for name in config for s in starts if name.startswith(s)})
 
 
 def auto_cleanup(config: Mapping[str, str]) -> dict[str, str]:
@@ -147,9 +149,9 @@ def encode_owner(owner: Owner) -> str:
 
 @lru_cache(maxsize=64)  # it is the same in each of an owner's commits
 def _decode_owner(text: str, config_key: str) -> Owner:
-    origin = _in_config(config_key, put_back(config_key))
+    origin = in_config(config_key, put_back(config_key))
     record = origin.read(text, json_object)
-    _refuse_newer(origin.field(record, "protocol", partial(whole, least=1)), origin.where)
+    origin.refuse_newer(origin.field(record, "protocol", partial(whole, least=1)))
     driver = {
         name: origin.field(record, word, _pid if word == "pid" else plain_text)
         for word, name in (_DRIVER_WORDS | _LATER_DRIVER_WORDS).items()
@@ -164,7 +166,8 @@ def _decode_owner(text: str, config_key: str) -> Owner:
     )
 
 
-def _in_config(config_key: str, mend: str) -> Origin:
+def in_config(config_key: str, mend: str) -> Origin:
+    """Return a config key as the origin of a value; ``mend`` says how to fix it there."""
     return Origin(f"config key {config_key!r}", PROTOCOL_VERSION, mend)
 
 
@@ -198,14 +201,6 @@ def _decode_stop_note(text: str | None, token: int | None) -> StopNote | None:
         return None
 
 
-def _refuse_newer(protocol: int, where: str) -> None:
-    if protocol > PROTOCOL_VERSION:
-        raise ProtocolVersionError(
-            f"{where} was written with protocol {protocol}, this package speaks "
-            f"{PROTOCOL_VERSION}: upgrade airflow-provider-lance here, or stop the newer driver"
-        )
-
-
 def decode_query(config: Mapping[str, str], query_id: str, version: int) -> QueryState:
     """Read one query's state from the config of one dataset version.
 
@@ -217,7 +212,7 @@ def decode_query(config: Mapping[str, str], query_id: str, version: int) -> Quer
     stop_key = key(_STOP, query_id)
 
     def value(name: str, parse: Reader, mend: str) -> Any:
-        return _in_config(name, mend).read(config[name], parse) if name in config else None
+        return in_config(name, mend).read(config[name], parse) if name in config else None
 
     # The owner first: a newer package's owner explains anything else that looks wrong.
     owner = _decode_owner(config[owner_key], owner_key) if owner_key in config else None
@@ -323,7 +318,7 @@ def decode_stamp(properties: Mapping[str, str], query_id: str, version: int) -> 
         return origin.field(properties, f"streaming.{word}", parse)
 
     protocol = field("protocol", partial(whole_text, least=1))
-    _refuse_newer(protocol, f"the epoch in version {version}")
+    origin.refuse_newer(protocol, f"the epoch in version {version}")
     stamp = EpochStamp(
         query_id=query_id,
         run_id=field("runId", plain_text),

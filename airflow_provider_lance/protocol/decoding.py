@@ -230,6 +230,18 @@ class Origin:
             raise self._refusal(self.where, f"no {name!r}", "one")
         return self._read(f"{name!r} in {self.where}", value, reader)
 
+    def refuse_newer(self, protocol: int, what: str = "") -> None:
+        """Refuse what was written with a newer protocol than this package supports.
+
+        :param what: what was written, if not what was found here.
+        :raises ProtocolVersionError: the protocol is newer.
+        """
+        if protocol > self.protocol:
+            raise ProtocolVersionError(
+                f"{what or self.where} was written with protocol {protocol}, this package speaks "
+                f"{self.protocol}: upgrade airflow-provider-lance here, or stop the newer driver"
+            )
+
     def _read(self, where: str, value: object, reader: Reader) -> Any:
         try:
             return reader(value)

@@ -29,13 +29,14 @@ __all__ = ["Action", "RepairResult", "Write", "planned_writes"]
 
 
 class Action(StrEnum):
-    """The five repairs; two of them need the user's explicit decision."""
+    """The six repairs; three of them need the user's explicit decision."""
 
     FOLD = "fold"
     RELEASE = "release"
     GAP = "gap"
     CHECKPOINT = "checkpoint"
     FILES = "files"
+    CONSUMER = "consumer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,9 @@ class RepairResult(JsonRecord):
     """The result: whether anything was written, and the query's state now.
 
     With ``dry_run`` nothing was written, and ``writes`` says what would be; ``version``,
-    ``watermark``, ``token`` and ``generation`` are then those that were found. ``moves`` are files
-    of the checkpoint that get another name, old name first.
+    ``watermark``, ``token`` and ``generation`` are then those that were found; these three are
+    ``None`` where a consumer was forgotten, whose id is ``query_id``. ``moves`` are files of the
+    checkpoint that get another name, old name first.
     """
 
     action: Action
@@ -66,9 +68,9 @@ class RepairResult(JsonRecord):
     sentence: str
     changed: bool
     version: int
-    watermark: int
-    token: int | None
-    generation: int
+    watermark: int | None = None
+    token: int | None = None
+    generation: int | None = None
     dry_run: bool = False
     writes: tuple[Write, ...] = ()
     moves: Mapping[str, str] = field(default_factory=dict)

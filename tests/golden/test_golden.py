@@ -16,6 +16,7 @@ from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.operators.task_state import DriverTaskState
 from airflow_provider_lance.protocol.codec import decode_query, decode_stamp, key
+from airflow_provider_lance.protocol.consumers import read_consumers
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import NO_EPOCH, EpochStamp, QueryState
 from airflow_provider_lance.provider_info import get_provider_info
@@ -110,6 +111,16 @@ def test_the_config_is_read(later: bool) -> None:
     assert (claimed.watermark, claimed.committed_at, claimed.known) == (NO_EPOCH, None, True)
     asked = state_of("config-stop", later=later)
     assert (asked.stop_token, asked.stop_note) == (3, written.NOTE)
+
+
+@LATER_TOO
+def test_the_position_of_a_consumer_is_read(changed: Any) -> None:
+    config = {
+        name: json.dumps(changed(json.loads(text)))
+        for name, text in read("config-consumer").items()
+    }
+    found = read_consumers(config, 57)
+    assert (found.readable, found.unreadable) == ((written.CONSUMER,), {})
 
 
 @pytest.mark.parametrize("later", [{}, {"streaming.later": "{", "other.tool": "x"}])

@@ -20,6 +20,7 @@ from airflow_provider_lance.protocol.codec import (
     fold_updates,
     key,
 )
+from airflow_provider_lance.protocol.consumers import Consumer, position_updates
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
     DoneEpoch,
@@ -31,6 +32,7 @@ from airflow_provider_lance.protocol.model import (
     OwnerState,
     StopNote,
 )
+from airflow_provider_lance.protocol.source_offset import SourceOffset
 from airflow_provider_lance.spec.job import JobSpec
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.health import StreamState
@@ -67,6 +69,13 @@ DRIVER = Driver(
 OWNER = Owner(token=3, state=OwnerState.ACTIVE, generation=1, driver=DRIVER, time=TIME)
 RELEASED = Owner(token=3, state=OwnerState.RELEASED, generation=1, driver=DRIVER, time=LATER)
 NOTE = StopNote(3, LAUNCH_ID, "ana@laptop", LATER)
+CONSUMER = Consumer(
+    "hourly",
+    SourceOffset(version=41, timestamp=1_795_096_800_000_000, index=500, change_feed=True),
+    datetime(2026, 11, 20, 14, 5, tzinfo=UTC),
+    "s3://lake/hourly.lance",
+    "s3://lake/checkpoints/hourly",
+)
 ENDS = EndOffsets.of(['{"orders":{"0":4711,"1":4690}}'])
 EPOCH = Epoch(
     epoch_id=42,
@@ -225,6 +234,7 @@ WRITERS: dict[str, Callable[[], Any]] = {
     "config-active": lambda: config(OWNER),
     "config-released": lambda: config(RELEASED),
     "config-stop": lambda: config(OWNER, NOTE),
+    "config-consumer": lambda: position_updates(CONSUMER),
     "summary": SUMMARY.to_json,
     "job-spec": lambda: json.loads(JobSpec.parse(JOB).dumps()),
     "maintenance-spec": lambda: json.loads(MaintenanceSpec.loads(json.dumps(MAINTENANCE)).dumps()),

@@ -35,7 +35,7 @@ def test_help_names_every_command_and_the_exit_statuses() -> None:
     ran = typed("--help")
     assert ran.status == 0
     for command in COMMANDS:
-        assert re.search(rf"^ +{command.name} ", ran.out, re.MULTILINE)
+        assert re.search(rf"^ +{command.name}\s", ran.out, re.MULTILINE)
         assert typed(command.name, "--help").status == 0
     assert "0 healthy" in ran.out
 
@@ -88,7 +88,9 @@ def test_of_several_queries_one_must_be_named(stream: Stream, tmp_path: Path) ->
     assert typed("epochs", stream.uri, "other").status == 0
     both = typed("status", stream.uri)
     assert both.out.index("orders: running") < both.out.index("other: running")
-    named = [each["queryId"] for each in typed("status", stream.uri, "-o", "json").document]
+    named = [
+        each["queryId"] for each in typed("status", stream.uri, "-o", "json").document["statuses"]
+    ]
     assert named == ["orders", "other"]
 
 

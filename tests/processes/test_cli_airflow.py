@@ -101,7 +101,7 @@ def test_a_connection_is_found_by_its_id(stream: Stream, add_connection: AddConn
     )
     ran = typed("status", "orders.lance", "--conn-id", "lake", "-o", "json")
     assert ran.status == 0, ran.err
-    assert ran.document[0]["uri"] == stream.uri
+    assert ran.document["uri"] == stream.uri
     ran = typed("stop", "orders.lance", "--conn-id", "lake")
     assert f"lance-stream stop {stream.uri} orders --yes --conn-id lake" in ran.out
     ran = typed("doctor", "orders.lance", "--conn-id", "lake", "--debug")

@@ -17,6 +17,7 @@ from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import NO_EPOCH, OwnerState, QueryState
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from tests.support.cli import QUERY, Ran, Stream, sleeper, typed
+from tests.support.consumers import READER, leave
 from tests.support.maintenance import age, files, make, sizes
 
 
@@ -260,6 +261,17 @@ def test_cleanup(tmp_path: Path) -> None:
     assert f"lance-stream cleanup {uri} --older-than 7200 --yes" in ran.out
     assert files(uri) == before
     assert typed(*words, "--yes").status == 0
+    assert len(list(Path(uri, "_versions").glob("*.manifest"))) == 1
+
+
+def test_cleanup_keeps_what_a_consumer_needs_for_the_retention(tmp_path: Path) -> None:
+    uri = make(tmp_path, 10)
+    leave(uri, 4, ago=3 * 3600)
+    words = ("cleanup", uri, "--older-than", "0", "--yes")
+    assert typed(*words, "-o", "json").document["done"]["cleanup"]["held"] == {READER: 7}
+    ran = typed(*words, "--consumer-retention", "1h")
+    assert ran.status == 0
+    assert "Warning: Versions are no longer kept for consumer 'hourly'" in ran.out
     assert len(list(Path(uri, "_versions").glob("*.manifest"))) == 1
 
 

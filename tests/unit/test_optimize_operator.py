@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.operators import optimize
 from airflow_provider_lance.operators.optimize import LanceOptimizeOperator
+from tests.support.consumers import READER, leave
 from tests.support.maintenance import HUNDRED, age, files, ids, make, numbers, sizes, stream
 
 from .conftest import SECRET, AddConnection, Shown, TaskInstance
@@ -82,6 +83,15 @@ def test_a_dry_run_is_never_a_skip_and_changes_nothing(tmp_path: Path, ti: TaskI
     assert run(ti, make(tmp_path, 1, name="tidy.lance"), dry_run=True)["done"] == {}
 
 
+def test_a_consumer_holds_versions_back_for_the_retention(tmp_path: Path, ti: TaskInstance) -> None:
+    uri = make(tmp_path, 4)
+    leave(uri, 2, ago=3600)
+    cleanup = {"steps": ["cleanup"], "compaction": None, "older_than": timedelta(0)}
+    assert run(ti, uri, **cleanup)["done"]["cleanup"]["held"] == {READER: 3}
+    report = run(ti, uri, **cleanup, consumer_retention=timedelta(minutes=30))
+    assert (report["done"]["cleanup"]["versions"], len(report["warnings"])) == (3, 1)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -93,6 +103,11 @@ def test_a_dry_run_is_never_a_skip_and_changes_nothing(tmp_path: Path, ti: TaskI
         ({"compaction": {"compaction_mode": "bogus"}}, "bogus"),
         ({"older_than": 7}, "older_than must be a timedelta.*7"),
         ({"older_than": timedelta(days=-1)}, "older_than must be a timedelta"),
+        ({"consumer_retention": 7}, "consumer_retention must be a timedelta.*7"),
+        (
+            {"steps": ["compact"], "consumer_retention": timedelta(1)},
+            r"\['consumerRetention'\].*\['compact'\]",
+        ),
         ({"deadline": timedelta(0)}, "deadline must be a whole number.*0"),
         ({"retain_versions": 0}, "retainVersions"),
         ({"delete_rate_limit": -1}, "deleteRateLimit.*-1"),
