@@ -79,7 +79,7 @@ def _status(
     unread = UnreadVersions().first(port, offset, port.version)
     # A version that is gone counts as old as the next one that is there.
     since = next((each.written for each in versions if unread and each.number >= unread), now)
-    there = sum(consumer.needs <= each.number <= port.version for each in versions)
+    there = sum(consumer.offset.oldest_needed <= each.number <= port.version for each in versions)
     return ConsumerStatus(
         consumer_id=consumer.consumer_id,
         position=str(offset),
@@ -92,8 +92,8 @@ def _status(
         unread_version=unread,
         versions_behind=port.version - unread + 1 if unread else 0,
         seconds_behind=round(max(0.0, (now - since).total_seconds()), 1),
-        needs=consumer.needs,
-        missing_versions=port.version - max(1, consumer.needs) + 1 - there,
+        needs=consumer.offset.oldest_needed,
+        missing_versions=port.version - consumer.offset.oldest_needed + 1 - there,
         uri=consumer.uri,
         checkpoint_location=consumer.checkpoint_location,
     )

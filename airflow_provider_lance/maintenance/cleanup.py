@@ -236,7 +236,11 @@ def _needed(
     A record that cannot be read keeps all versions: the consumer may need any of them.
     """
     found = read_consumers(port.config, port.version)
-    needed = {each.consumer_id: each.needs for each in found.readable if each.age(now) <= retention}
+    needed = {
+        each.consumer_id: each.offset.oldest_needed
+        for each in found.readable
+        if each.age(now) <= retention
+    }
     warnings = [
         f"Nothing is removed, because what consumer {name!r} needs is unknown: {error}"
         for name, error in found.unreadable.items()

@@ -69,15 +69,6 @@ class Consumer(JsonRecord):
     }
 
     @property
-    def needs(self) -> int:
-        """Return the oldest version that the consumer still needs, 0 for all of them.
-
-        What a version deleted shows only beside the version before it.
-        """
-        partly = self.offset.index is not None and not self.offset.snapshot
-        return self.offset.version - partly
-
-    @property
     def read_to(self) -> int:
         """Return the newest version of which it has read everything, 0 within a snapshot."""
         if self.offset.index is None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar, Self
 
 from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.decoding import Reader, whole
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 
-__all__ = ["SOURCE_VERSION", "SourceOffset"]
+__all__ = ["NOT_BEGUN", "SOURCE_VERSION", "SourceOffset"]
 
 SOURCE_VERSION = 1
 """The version of this form; a reader refuses a newer one by name."""
@@ -41,12 +40,14 @@ class SourceOffset(JsonRecord):
 
     json_name: ClassVar[str] = "the offset of a Lance source"
     json_readers: ClassVar[Mapping[str, Reader]] = {
-        "version": partial(whole, least=1),
+        "version": whole,
         "index": _index,
     }
 
     def __str__(self) -> str:
         """Return the offset as people read it."""
+        if not self.version:
+            return "not begun"
         if self.index is None:
             return f"version {self.version}"
         what = "the snapshot of version" if self.snapshot else "version"
@@ -55,9 +56,9 @@ class SourceOffset(JsonRecord):
     @property
     def oldest_needed(self) -> int:
         """Return the oldest version that reading on from here needs; cleanup must keep it."""
-        # The rest of a changed version is found by comparing it with the one before.
-        in_changes = self.change_feed and self.index is not None and not self.snapshot
-        return max(1, self.version - in_changes)
+        # The rest of a version's changes is found by comparing it with the one before.
+        is_within = self.index is not None and not self.snapshot
+        return max(1, self.version - is_within)
 
     @classmethod
     def read_json(cls, given: object) -> Self:
@@ -78,3 +79,11 @@ class SourceOffset(JsonRecord):
     def at_index(self, index: int | None) -> Self:
         """Return the offset after ``index`` rows of the same version; ``None``: after all."""
         return replace(self, index=index, snapshot=self.snapshot and index is not None)
+
+
+NOT_BEGUN = SourceOffset(0, 0)
+"""Where a query without a checkpoint begins: epoch 0 has no rows and ends where reading begins.
+
+Spark asks for the first offset again when it replays epoch 0, and logs only where the epoch ends
+(PySpark 4.2.0). A first offset that depends on the newest version would lose rows then.
+"""

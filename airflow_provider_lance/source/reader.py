@@ -12,7 +12,7 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
-from airflow_provider_lance.protocol.source_offset import SourceOffset
+from airflow_provider_lance.protocol.source_offset import NOT_BEGUN, SourceOffset
 from airflow_provider_lance.source.admission import Budget
 from airflow_provider_lance.source.changes import (
     Effect,
@@ -56,7 +56,7 @@ class SourceReader:
         self._history = SourceHistory(options, columns, storage_options)
 
     def initial(self) -> SourceOffset:
-        """Return where a query without a checkpoint begins.
+        """Return where reading begins, by the options and the newest version.
 
         :raises SourceDataLossError: the starting version was cleaned up.
         :raises SpecError: the starting version or time is in the future.
@@ -90,6 +90,8 @@ class SourceReader:
         :param last: the newest version to read.
         :raises LanceStreamError: the version of ``start``, or one after it, cannot be read.
         """
+        if start == NOT_BEGUN:
+            return self.initial()
         port = self._history.verified(start)
         newest = port.version if last is None else min(last, port.version)
         return self._admit(port, start, newest, unlimited)
@@ -110,6 +112,8 @@ class SourceReader:
 
         :raises LanceStreamError: as :meth:`latest`.
         """
+        if start == NOT_BEGUN:
+            return []
         port = self._history.verified(start)
         self._history.verify(port, end)
         slices: list[tuple[VersionChange, Slice]] = []

@@ -31,6 +31,7 @@ from airflow_provider_lance.spark.heartbeat import HeartbeatWriter
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
 from airflow_provider_lance.spark.source import register_source
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, Source
+from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
@@ -155,7 +156,7 @@ def _dataframe(session: SparkSession, spec: JobSpec) -> DataFrame:
         exist or returns something else.
     """
     if spec.source:
-        return _from_source(session, spec.source, spec.sql, spec.sink.query_id)
+        return _from_source(session, spec.source, spec.sql, spec.sink)
     module, _, name = str(spec.dataframe).partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
@@ -175,12 +176,17 @@ def _dataframe(session: SparkSession, spec: JobSpec) -> DataFrame:
 
 
 def _from_source(
-    session: SparkSession, source: Source, sql: str | None, query_id: str
+    session: SparkSession, source: Source, sql: str | None, sink: SinkOptions
 ) -> DataFrame:
     options = dict(source.options)
     if source.is_lance:
-        register_source(session, source.storage_options)
-        options = {"consumerId": query_id} | options
+        register_source(
+            session,
+            source.storage_options,
+            writes_to=sink.uri,
+            checkpoint_location=sink.checkpoint_location,
+        )
+        options = {"consumerId": sink.query_id} | options
     try:
         reader = session.readStream.format(source.format).options(**options)
         df = (reader.schema(source.schema) if source.schema else reader).load()

@@ -21,9 +21,10 @@ from pyspark.sql.types import StructType
 
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.source_offset import SourceOffset
+from airflow_provider_lance.protocol.source_offset import NOT_BEGUN, SourceOffset
 from airflow_provider_lance.source.columns import SourceColumns
 from airflow_provider_lance.source.options import LANCE, SourceOptions
+from airflow_provider_lance.source.position import PositionKeeper
 from airflow_provider_lance.source.reader import SourceReader
 from airflow_provider_lance.source.slices import CHANGE_COLUMNS, Slice, divide, read_slices
 from airflow_provider_lance.spark.compat import (
@@ -50,12 +51,18 @@ _CHANGES = pa.schema(
 
 
 def register_source(
-    session: SparkSession, storage_options: Mapping[str, str] | None = None
+    session: SparkSession,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    writes_to: str = "",
+    checkpoint_location: str = "",
 ) -> None:
     """Make ``format("lance")`` known to a Spark session.
 
     :param storage_options: Lance's options for the stores of the datasets that are read. Spark
         prints the options of a reader; it does not print these.
+    :param writes_to: the dataset that the query writes, to be left beside its position.
+    :param checkpoint_location: the query's checkpoint, for the same purpose.
     :raises SpecError: this PySpark has no limits of an epoch for Python data sources.
     """
     if not hasattr(datasource.DataSourceStreamReader, "getDefaultReadLimit"):
@@ -64,7 +71,11 @@ def register_source(
             "it, a Python source is not told where an epoch begins, and cannot bound it"
         )
     # A class that no module holds is pickled by value, its storage options with it.
-    bound = {"storage_options": dict(storage_options or {})}
+    bound = {
+        "storage_options": dict(storage_options or {}),
+        "writes_to": writes_to,
+        "checkpoint_location": checkpoint_location,
+    }
     session.dataSource.register(type("BoundLanceDataSource", (LanceDataSource,), bound))
 
 
@@ -76,6 +87,7 @@ class LanceDataSource(DataSource):
     """
 
     storage_options: Mapping[str, str] = {}
+    writes_to = checkpoint_location = ""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -118,7 +130,10 @@ class LanceDataSource(DataSource):
                 f"schema {schema.simpleString()}: leave the schema out, and choose columns with "
                 "the option columns"
             )
-        return LanceStreamReader(self.chosen, self.columns, schema, self.storage_options)
+        keeper = PositionKeeper(
+            self.chosen, self.storage_options, self.writes_to, self.checkpoint_location
+        )
+        return LanceStreamReader(self.columns, schema, keeper)
 
 
 class _Task(InputPartition):
@@ -132,21 +147,20 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
     def __init__(
         self,
-        options: SourceOptions,
         columns: SourceColumns,
         schema: StructType,
-        storage_options: Mapping[str, str],
+        keeper: PositionKeeper,
     ) -> None:
-        self._options, self._columns = options, columns
-        self._storage_options = dict(storage_options)
+        self._options, self._columns, self._keeper = keeper.options, columns, keeper
+        self._storage_options = keeper.storage_options
         self._target = utc_arrow_schema(schema)
-        self._reader = SourceReader(options, columns, self._storage_options)
+        self._reader = SourceReader(self._options, columns, self._storage_options)
         self._last: int | None = None
         self._planned: SourceOffset | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a query without a checkpoint begins."""
-        return self._reader.initial().to_json()
+        """Return where a query without a checkpoint begins; always the same."""
+        return NOT_BEGUN.to_json()
 
     def getDefaultReadLimit(self) -> Any:
         """Return the limit of one epoch; Spark asks for everything with ``Trigger.Once``."""
@@ -161,7 +175,13 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         position = SourceOffset.from_json(start)
         unlimited = isinstance(limit, ReadAllAvailable)
         self._planned = self._reader.latest(position, unlimited=unlimited, last=self._last)
+        # An epoch begins once those before it are committed.
+        self._keeper.reached(self._planned if position == NOT_BEGUN else position)
         return self._planned.to_json()
+
+    def stop(self) -> None:
+        """Leave the last position."""
+        self._keeper.end()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest version, and how far the query will be behind it after this epoch."""

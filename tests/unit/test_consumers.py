@@ -55,7 +55,7 @@ def test_what_a_consumer_needs_and_has_read(
     offset: dict[str, Any], needs: int, read_to: int
 ) -> None:
     consumer = position(5, **offset)
-    assert (consumer.needs, consumer.read_to) == (needs, read_to)
+    assert (consumer.offset.oldest_needed, consumer.read_to) == (needs, read_to)
 
 
 def test_the_age_of_a_position_that_a_fast_clock_wrote_is_0() -> None:
