@@ -76,7 +76,7 @@ def _status(
     port: LanceDatasetPort, consumer: Consumer, versions: list[Version], now: datetime
 ) -> ConsumerStatus:
     offset = consumer.offset
-    unread = UnreadVersions().first(port, offset, port.version)
+    unread = UnreadVersions().first(port, consumer, port.version)
     # A version that is gone counts as old as the next one that is there.
     since = next((each.written for each in versions if unread and each.number >= unread), now)
     there = sum(consumer.offset.oldest_needed <= each.number <= port.version for each in versions)

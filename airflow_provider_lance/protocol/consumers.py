@@ -54,7 +54,8 @@ class Consumer(JsonRecord):
     """One consumer's position in the dataset that it reads, and when it was written (UTC).
 
     ``uri`` is the dataset that the query writes to, ``checkpoint_location`` its checkpoint; each is
-    empty if it is unknown.
+    empty if it is unknown. The last two are the options of its source: which versions have nothing
+    that it would read.
     """
 
     consumer_id: str
@@ -62,6 +63,8 @@ class Consumer(JsonRecord):
     at: datetime
     uri: str = ""
     checkpoint_location: str = ""
+    ignore_deletes: bool = False
+    skip_change_commits: bool = False
 
     json_name: ClassVar[str] = "the position of a consumer"
     json_readers: ClassVar[Mapping[str, Reader]] = {

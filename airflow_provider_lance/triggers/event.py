@@ -1,10 +1,11 @@
-"""Report new epochs to Airflow: an event trigger for ``AssetWatcher``."""
+"""Report new epochs, or a consumer's progress, to Airflow: a trigger for ``AssetWatcher``."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +18,12 @@ from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.protocol.decoding import finite, shown
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.triggers.condition import Advance, AdvanceCondition, Position
-from airflow_provider_lance.triggers.poll import Teller, subscribe
+from airflow_provider_lance.triggers.consumer_state import ConsumerReader
+from airflow_provider_lance.triggers.poll import Subscription, Teller, subscribe
 from airflow_provider_lance.triggers.threads import Pool, in_thread
 from airflow_provider_lance.triggers.watermark_follower import (
+    DATASET,
+    OnMissing,
     WatermarkSnapshot,
     describe,
     is_another,
@@ -39,7 +43,7 @@ _RECALLS = 3
 
 class LanceEpochEventTrigger(BaseEventTrigger):
     """
-    Fire whenever a query's epoch watermark has advanced enough since the last event.
+    Fire whenever a query's epoch watermark, or a consumer's position, has advanced.
 
     The event is ``{"uri", "queryId", "epoch", "version", "rows", "epochs", "fromEpoch",
     "fromVersion", "committedAt", "rowsExact"}``: ``rows`` and ``epochs`` were committed after the
@@ -57,8 +61,14 @@ class LanceEpochEventTrigger(BaseEventTrigger):
     way. So an event is never lost. An event that was fired in the last two seconds of a triggerer
     may be fired again, with the same ``fromVersion``.
 
+    With ``consumer_id``, the event is ``{"uri", "consumerId", "version", "fromVersion",
+    "writtenAt", "newestVersion"}``: that query has read everything up to ``version``, and had read
+    up to ``fromVersion`` at the last event. A query that starts again at an older version fires
+    once it reads on.
+
     :param uri: The dataset, absolute or relative to the Lance connection's base URI.
-    :param query_id: The streaming query.
+    :param query_id: The streaming query that writes the dataset; not with ``consumer_id``.
+    :param consumer_id: A streaming query that reads the dataset.
     :param every_epochs: Fire after this many epochs; 1 if neither is given.
     :param every_rows: Fire after this many rows.
     :param lance_conn_id: The Lance connection; its secrets are read where the trigger runs.
@@ -72,7 +82,8 @@ class LanceEpochEventTrigger(BaseEventTrigger):
         self,
         *,
         uri: str,
-        query_id: str,
+        query_id: str | None = None,
+        consumer_id: str | None = None,
         every_epochs: int | None = None,
         every_rows: int | None = None,
         lance_conn_id: str | None = LanceHook.default_conn_name,
@@ -80,7 +91,19 @@ class LanceEpochEventTrigger(BaseEventTrigger):
     ) -> None:
         super().__init__()
         self.uri = uri
-        self.query_id = require_query_id(query_id)
+        if (query_id is None) == (consumer_id is None):
+            raise SpecError(
+                "give exactly one of query_id, a query that writes the dataset, and consumer_id, "
+                f"one that reads it; got query_id={query_id!r}, consumer_id={consumer_id!r}"
+            )
+        if consumer_id is not None and (every_epochs is not None or every_rows is not None):
+            raise SpecError(
+                "a consumer's event comes whenever its position moves on: leave out every_epochs "
+                f"and every_rows; got {shown(every_epochs)} and {shown(every_rows)}"
+            )
+        require_query_id(query_id if consumer_id is None else consumer_id)
+        self.query_id = query_id
+        self.consumer_id = consumer_id
         self.condition = AdvanceCondition(every_epochs, every_rows)
         self.lance_conn_id = lance_conn_id
         self.poll_interval = poll_interval
@@ -99,6 +122,7 @@ class LanceEpochEventTrigger(BaseEventTrigger):
             {
                 "uri": self.uri,
                 "query_id": self.query_id,
+                "consumer_id": self.consumer_id,
                 "every_epochs": self.condition.epochs,
                 "every_rows": self.condition.rows,
                 "lance_conn_id": self.lance_conn_id,
@@ -107,26 +131,64 @@ class LanceEpochEventTrigger(BaseEventTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        count = _Count(self.query_id)
+        query, consumer = self.query_id, self.consumer_id
+        found = self._epochs(query) if query is not None else self._positions(consumer or "")
+        async with aclosing(found) as events:
+            async for event in events:
+                yield event
+
+    async def _positions(self, consumer_id: str) -> AsyncGenerator[TriggerEvent]:
+        reader, teller = ConsumerReader(consumer_id, OnMissing.WAIT), Teller(self.log)
+        reported = _ReportedPosition(asset_stores(self), f"lance/consumer/{consumer_id}", teller)
+        known: int | None = None
+        with self._subscription(DATASET) as looks:
+            while True:
+                try:
+                    state = await in_thread(Pool.LOOKS, reader.read, await looks.next())
+                except LanceStreamError as error:
+                    _say_unanswered(teller, error)
+                    continue
+                read_to = state.consumer.read_to if state.consumer else 0
+                if known is None:
+                    first = await reported.recall(Position(version=read_to))
+                    known = first.version if first else None
+                teller.say(str(state), logging.INFO, "Watching consumer %s. %s", consumer_id, state)
+                if known is None or read_to == known or state.consumer is None:
+                    continue
+                if read_to > known:
+                    yield TriggerEvent(
+                        {
+                            "uri": self.uri,
+                            "consumerId": consumer_id,
+                            "version": read_to,
+                            "fromVersion": known,
+                            "writtenAt": state.consumer.at.isoformat(),
+                            "newestVersion": state.newest,
+                        }
+                    )
+                    await asyncio.sleep(_HANDED_OVER)
+                known = read_to
+                await reported.keep(Position(version=known))
+
+    def _subscription(self, query_id: str) -> AbstractContextManager[Subscription]:
+        interval = self.poll_interval
+        return subscribe(self.uri, query_id, lance_conn_id=self.lance_conn_id, interval=interval)
+
+    async def _epochs(self, query_id: str) -> AsyncGenerator[TriggerEvent]:
+        count = _Count(query_id)
         teller = Teller(self.log)
         # Without the URI: a dataset that moves keeps its numbers.
-        key = f"lance/{self.query_id}/{self.condition}"
+        key = f"lance/{query_id}/{self.condition}"
         reported = _ReportedPosition(asset_stores(self), key, teller)
-        with subscribe(
-            self.uri, self.query_id, lance_conn_id=self.lance_conn_id, interval=self.poll_interval
-        ) as looks:
+        with self._subscription(query_id) as looks:
             while True:
                 try:
                     snapshot = await looks.next()
                     if count.advance is None:
-                        count.start(await reported.recall(snapshot))
+                        count.start(await reported.recall(_position(snapshot)))
                     advance = await count.read(snapshot)
                 except LanceStreamError as error:
-                    # Terminal errors too: Airflow restarts a failed watcher at once, without a
-                    # pause.
-                    teller.say(
-                        type(error), logging.WARNING, "No answer yet; asking again. error=%s", error
-                    )
+                    _say_unanswered(teller, error)
                     continue
                 found = describe(snapshot.watermark)
                 teller.say(found, logging.INFO, "Watching for %s. %s", self.condition, found)
@@ -149,6 +211,11 @@ class LanceEpochEventTrigger(BaseEventTrigger):
             "committedAt": snapshot.watermark.committed_at if snapshot.watermark else None,
             "rowsExact": advance.exact,
         }
+
+
+def _say_unanswered(teller: Teller, error: LanceStreamError) -> None:
+    # Terminal errors too: Airflow restarts a failed watcher at once, without a pause.
+    teller.say(type(error), logging.WARNING, "No answer yet; asking again. error=%s", error)
 
 
 class _Count:
@@ -212,9 +279,9 @@ class _ReportedPosition:
         self._first: Position | None = None
         self._failed = 0
 
-    async def recall(self, snapshot: WatermarkSnapshot) -> Position | None:
-        """Return the last reported position or the first snapshot's; ``None``: call again later."""
-        self._first = self._first or _position(snapshot)
+    async def recall(self, seen: Position) -> Position | None:
+        """Return the last reported position or the first one seen; ``None``: call again later."""
+        self._first = self._first or seen
         positions = []
         for store in self._stores:
             try:

@@ -21,6 +21,7 @@ from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.triggers.threads import Pool, in_thread
 from airflow_provider_lance.triggers.watermark_follower import (
+    DATASET,
     DatasetFollower,
     Look,
     WatermarkSnapshot,
@@ -43,14 +44,16 @@ _polls: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[_Key, _Poll]] = WeakKe
 def subscribe(
     uri: str, query_id: str, *, lance_conn_id: str | None, interval: float
 ) -> Iterator[Subscription]:
-    """Watch one query of a dataset from the running event loop, sharing the poll with others.
+    """Watch a dataset from the running event loop, sharing the poll with others.
 
     :param uri: the dataset, absolute or relative to the Lance connection's base URI; subscribers
         that spell it the same way share the poll.
+    :param query_id: the query, or :data:`.watermark_follower.DATASET` for the newest version only.
     :param interval: seconds; no snapshot that it returns is older.
     :raises SpecError: the query id is invalid.
     """
-    require_query_id(query_id)
+    if query_id != DATASET:
+        require_query_id(query_id)
     polls = _polls.setdefault(asyncio.get_running_loop(), {})
     key = (uri.strip().rstrip("/"), lance_conn_id)
     poll = polls.get(key) or polls.setdefault(key, _Poll(uri, lance_conn_id))

@@ -23,6 +23,7 @@ from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.watermark import WatermarkReader
 
 __all__ = [
+    "DATASET",
     "DatasetFollower",
     "Follower",
     "Look",
@@ -34,6 +35,9 @@ __all__ = [
     "seen",
     "tally",
 ]
+
+DATASET = ""
+"""In place of a query: only the newest version is asked for."""
 
 _REMEMBERED = 512
 """The most versions whose transaction properties are kept for one dataset; about 1 kB each."""
@@ -62,7 +66,8 @@ class WatermarkSnapshot:
     """One query as one poll saw it: its state and exact watermark, or what is missing.
 
     ``port`` stands at the version that was read and may be used from any thread; ``None`` while
-    there is no dataset. ``state`` and ``watermark`` are ``None`` while dataset or query is missing.
+    there is no dataset. ``state`` and ``watermark`` are ``None`` while dataset or query is missing,
+    and where :data:`DATASET` was asked for.
     """
 
     port: LanceDatasetPort | None = None
@@ -180,6 +185,8 @@ class _Known:
 
     def _look(self, query: str) -> WatermarkSnapshot | TerminalError:
         port = self.port
+        if query == DATASET:
+            return WatermarkSnapshot(port)
         reader = self._readers.pop(query, None) or WatermarkReader(port, query)
         try:
             state = decode_query(port.config, query, port.version)

@@ -75,6 +75,7 @@ CONSUMER = Consumer(
     datetime(2026, 11, 20, 14, 5, tzinfo=UTC),
     "s3://lake/hourly.lance",
     "s3://lake/checkpoints/hourly",
+    skip_change_commits=True,
 )
 ENDS = EndOffsets.of(['{"orders":{"0":4711,"1":4690}}'])
 EPOCH = Epoch(

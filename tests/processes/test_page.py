@@ -16,6 +16,7 @@ from airflow_provider_lance.links.lance import stream_url
 from airflow_provider_lance.plugins.page.app import create_app
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 from airflow_provider_lance.protocol.codec import key
+from tests.support.consumers import leave, spoil
 from tests.support.maintenance import make
 from tests.support.pages import Live, Site, airflow_of_its_own, let_stream, register, words
 from tests.support.supervised import QUERY, here
@@ -67,6 +68,7 @@ def test_a_live_stream(site: Site, known: list[RegisteredDataset], live: Live) -
     assert "idle: watermark 3, committed" in shown
     assert "LS000 healthy" in shown
     assert f"rows {12} fragments 4" in shown
+    assert "Read by" not in shown
     # epoch, version, rows, fragments, offsets, batch and commit duration
     version = live.committer.port.version
     moment = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
@@ -104,6 +106,21 @@ def test_a_finding_with_what_to_type(
     assert f"Type: lance-stream release {live.uri} {QUERY} --yes" in shown
     [badge] = [line for line in site.ask("/").text.splitlines() if 'class="badge' in line]
     assert "badge bad" in badge
+
+
+def test_who_reads_the_dataset(site: Site, known: list[RegisteredDataset], live: Live) -> None:
+    known.append(RegisteredDataset(live.uri))
+    leave(live.uri, 1, uri="/data/hourly.lance", ago=120)
+    leave(live.uri, 1, consumer_id=MARKUP, ago=8 * 24 * 3600)
+    spoil(live.uri, MARKUP, consumer_id="bad")
+    answer = detail(site)
+    shown = words(answer.text)
+    row = r"hourly version 1 \d \d+ s ago 2 min ago /data/hourly.lance"
+    assert re.search(row, shown), shown
+    assert "LS602" in shown
+    assert "LS501" in shown
+    assert "<img" not in answer.text
+    assert MARKUP in shown
 
 
 def test_what_cannot_be_read_says_so_in_its_own_row(
@@ -165,10 +182,13 @@ def test_of_a_shared_dataset_a_viewer_sees_the_streams_of_his_dags(
         RegisteredDataset(live.uri, "", "theirs", "other"),
     ]
     known.append(RegisteredDataset(live.uri, "", "soon", "starting"))
+    leave(live.uri, 1, uri="/theirs/hourly.lance", ago=8 * 24 * 3600)
     shown = words(site.ask("/").text)
     assert f"flights {live.uri} idle" in shown
     assert "theirs" not in shown
-    assert site.ask(f"/stream?uri={live.uri}&query={QUERY}&conn_id=").status_code == 200
+    answer = site.ask(f"/stream?uri={live.uri}&query={QUERY}&conn_id=")
+    assert answer.status_code == 200
+    assert "hourly" not in answer.text, "a consumer is of another team's DAG"
     assert site.ask(f"/stream?uri={live.uri}&query=theirs&conn_id=").status_code == 404
     begins = site.ask(f"/stream?uri={live.uri}&query=soon&conn_id=")
     assert "no driver of it has started" in words(begins.text)

@@ -111,6 +111,7 @@ def test_defers_after_one_look_and_carries_everything(stream: Stream) -> None:
         "uri": stream.uri,
         "query_id": "flights",
         "condition": {"epoch": 7, "since": None, "maxAge": None},
+        "consumer_id": None,
         "lance_conn_id": None,
         "on_missing": "fail",
         "poll_interval": 3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from airflow_provider_lance.diagnostics.unread import UnreadVersions
 from airflow_provider_lance.maintenance.cleanup import Retention, clean_up
 from airflow_provider_lance.protocol.consumers import CONSUMER_RETENTION
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
-from airflow_provider_lance.protocol.source_offset import SourceOffset
 from tests.support.consumers import READER, leave, position, spoil
 from tests.support.maintenance import age, append, make
 
@@ -92,9 +92,8 @@ def test_versions_that_change_rows_are_unread(tmp_path: Path, change: Any) -> No
     lance.dataset(uri).update_config({"a": "b"})
     change(lance.dataset(uri))
     port = open_dataset(uri)
-    offset = SourceOffset(version=4, timestamp=1)
-    assert UnreadVersions().first(port, offset, port.version) == 6
-    assert UnreadVersions().first(port, offset, 5) is None
+    assert UnreadVersions().first(port, position(4), port.version) == 6
+    assert UnreadVersions().first(port, position(4), 5) is None
 
 
 def test_an_unread_version_is_as_old_as_its_commit(tmp_path: Path) -> None:
@@ -134,11 +133,43 @@ def test_each_version_is_read_once_and_so_many_at_a_time(
         return real(self, version)
 
     monkeypatch.setattr(LanceDatasetPort, "transaction", transaction)
-    unread, offset = UnreadVersions(), SourceOffset(version=2, timestamp=1)
-    assert unread.first(port, offset, port.version) == 203, "not known yet"
-    assert unread.first(port, offset, port.version) == 213
-    assert unread.first(port, offset, port.version) == 213
+    unread, consumer = UnreadVersions(), position(2)
+    assert unread.first(port, consumer, port.version) == 203, "not known yet"
+    assert unread.first(port, consumer, port.version) == 213
+    assert unread.first(port, consumer, port.version) == 213
     assert asked == list(range(3, 214))
+
+
+@pytest.mark.parametrize(
+    ("options", "unread"),
+    [
+        ({}, 5),
+        ({"ignore_deletes": True}, 6),
+        ({"skip_change_commits": True}, 7),
+        ({"ignore_deletes": True, "skip_change_commits": True}, 7),
+    ],
+)
+def test_what_a_consumer_passes_over_is_not_unread(
+    tmp_path: Path, options: dict[str, bool], unread: int
+) -> None:
+    uri = make(tmp_path, 4)
+    lance.dataset(uri).delete("id < 5")
+    lance.dataset(uri).update({"epoch": "7"}, where="id < 9")
+    append(uri, 500)
+    consumer = replace(position(4), **options)
+    assert UnreadVersions().first(open_dataset(uri), consumer, 7) == unread
+    lance.dataset(uri).checkout_version(6).restore()
+    stands = replace(consumer, offset=replace(consumer.offset, version=7))
+    assert UnreadVersions().first(open_dataset(uri), stands, 8) == 8
+
+
+def test_a_version_that_is_gone_is_unread(tmp_path: Path) -> None:
+    uri = make(tmp_path, 4)
+    lance.dataset(uri).update_config({"a": "b"})
+    lance.dataset(uri).update_config({"a": "c"})
+    lance.dataset(uri).cleanup_old_versions(versions=[5])
+    consumer = replace(position(4), skip_change_commits=True)
+    assert UnreadVersions().first(open_dataset(uri), consumer, 6) == 5
 
 
 # -------------------------------------------------------------------------------------- findings

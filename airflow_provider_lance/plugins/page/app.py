@@ -130,7 +130,13 @@ class _Page:
         [look] = await self._streams.at([(dataset, query)])
         if look.value is None:
             return self._unreadable(dataset, query, look)
-        seen = look.value
+        seen, every_query = look.value, allowed is None
+        # A consumer names its own dataset and query, which may be those of another team's DAG.
+        findings = [
+            each
+            for each in seen.report.findings
+            if every_query or "consumerId" not in each.evidence
+        ]
         return self._show(
             "stream.html",
             uri=dataset.uri,
@@ -138,7 +144,8 @@ class _Page:
             age=look.age,
             status=seen.status,
             tone=tone_of(seen.status) if seen.status else "bad",
-            findings=seen.report.findings,
+            findings=findings,
+            consumers=seen.report.consumers if every_query else (),
             table=seen.table,
             rows=seen.table.rows[:_LISTED] if seen.table else (),
             charts=pictures(seen.table, seen.totals) if seen.table else (),
