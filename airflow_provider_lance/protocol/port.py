@@ -42,7 +42,8 @@ class Overwrite:
 class Upsert:
     """Delete the rows whose merge keys are in ``keys`` and add the fragments, in one commit.
 
-    ``keys`` is an Arrow table with exactly the columns ``merge_keys``, one row per key.
+    ``keys`` is an Arrow table with exactly the columns ``merge_keys``, one row per key: first those
+    of the fragments' rows, in the rows' order, then those that are only deleted.
     """
 
     fragments: Sequence[Any]
