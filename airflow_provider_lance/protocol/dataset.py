@@ -298,13 +298,18 @@ class LanceDatasetPort:
         are stable, the new rows carry those that they replace, found at this version.
         """
         fragments = list(change.fragments)
+        stable = self._dataset.has_stable_row_ids
         with named_panics(self.uri):
             merge = self._dataset.merge_insert(list(change.merge_keys)).when_matched_delete()
+            if stable:
+                merge = merge.use_index(False)  # slower there, see row_ids.look_up
             with reading(self.uri):
                 transaction, _ = merge.execute_uncommitted(change.keys)
                 matched: Any = transaction.operation
-                if fragments and self._dataset.has_stable_row_ids:
-                    fragments = carry_row_ids(self._dataset, matched, fragments, change.keys)
+                if stable and fragments:
+                    fragments = carry_row_ids(
+                        self._dataset, matched, fragments, change.keys, change.lookup
+                    )
         return {
             "removed_fragment_ids": matched.removed_fragment_ids,
             "updated_fragments": matched.updated_fragments,

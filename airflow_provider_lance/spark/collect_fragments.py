@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_lance.exceptions import RowsRefusedError
+from airflow_provider_lance.protocol.row_ids import KeyLookup, known_first
 from airflow_provider_lance.spark.casts import with_negative_zeros
 from airflow_provider_lance.spark.writer import WriteTask
 
@@ -19,13 +20,14 @@ __all__ = ["CollectedFragments", "gather", "gather_rows"]
 
 @dataclass(frozen=True)
 class CollectedFragments:
-    """A written epoch: its fragments, and the keys of an upsert as the port takes them."""
+    """A written epoch: its fragments, and an upsert's keys and lookup as the port takes them."""
 
     fragments: list[Any]
     keys: pa.Table | None
     rows: int
     deletes: int
     bytes: int
+    lookup: KeyLookup | None = None
 
 
 def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedFragments:
@@ -36,6 +38,7 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedF
     from lance.fragment import FragmentMetadata
 
     fragments: list[Any] = []
+    lookup: KeyLookup | None = None
     added: list[pa.Table] = []
     doomed: list[pa.Table] = []
     small: list[pa.Table] = []
@@ -61,8 +64,9 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedF
         deletes, size = deletes + rest.deletes, size + rest.bytes
         if rest.keys is not None:
             added.append(rest.keys)  # no rows of fragments follow, so its deletes may stand there
+        lookup = rest.lookup
     all_keys = pa.concat_tables(added + doomed) if added else None
-    return CollectedFragments(fragments, _usable(all_keys), rows, deletes, size)
+    return CollectedFragments(fragments, _usable(all_keys), rows, deletes, size, lookup)
 
 
 def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
@@ -76,13 +80,17 @@ def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragm
 
 def _write_here(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
     added, doomed = task.split(rows)
-    added = task.ordered(added, dataset)
+    keys = lookup = None
+    if names := list(task.merge_keys):
+        others = [] if doomed is None else [doomed]
+        keys = pa.concat_tables([added.select(names), *others])
+        lookup = task.look_up(keys, dataset) if added.num_rows else None
+        if lookup:
+            added = known_first(added, lookup)
+            keys = pa.concat_tables([added.select(names), *others])
     fragments = task.write(added.to_reader(), dataset) if added.num_rows else []
-    keys = added.select(list(task.merge_keys)) if task.merge_keys else None
-    deletes = 0
-    if keys is not None and doomed is not None:
-        keys, deletes = pa.concat_tables([keys, doomed]), doomed.num_rows
-    return CollectedFragments(fragments, keys, rows.num_rows, deletes, added.nbytes)
+    deletes = doomed.num_rows if doomed is not None else 0
+    return CollectedFragments(fragments, keys, rows.num_rows, deletes, added.nbytes, lookup)
 
 
 def _from_ipc(content: bytes) -> pa.Table:

@@ -27,7 +27,7 @@ from airflow_provider_lance.protocol.dataset import (
     open_dataset,
 )
 from airflow_provider_lance.protocol.lance_errors import is_panic, reading, write_error
-from airflow_provider_lance.protocol.row_ids import known_rows_first
+from airflow_provider_lance.protocol.row_ids import KeyLookup, known_first, look_up
 from airflow_provider_lance.spark.casts import conform, one_form_of_floats
 
 __all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]
@@ -114,25 +114,24 @@ class WriteTask:
 
     def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
         """Yield the rows of the dataset's schema that go into the same fragments, in order."""
-        if not self._keeps_row_ids(self._port().dataset):
+        if not self.merge_keys or not self._port().dataset.has_stable_row_ids:
             yield batches
             return
         newest = self._port().latest().dataset
-        while rows := _up_to(_LOOKUP_BYTES, batches):
-            yield self.ordered(pa.Table.from_batches(rows), newest).to_batches()
+        while part := _up_to(_LOOKUP_BYTES, batches):
+            rows = pa.Table.from_batches(part)
+            lookup = self.look_up(rows.select(list(self.merge_keys)), newest)
+            yield (known_first(rows, lookup) if lookup else rows).to_batches()
 
-    def _keeps_row_ids(self, dataset: Any) -> bool:
-        return bool(self.merge_keys) and dataset.has_stable_row_ids
+    def look_up(self, keys: pa.Table, dataset: Any) -> KeyLookup | None:
+        """Return the rows that an upsert's keys match, ``None`` if their row ids are not stable.
 
-    def ordered(self, rows: pa.Table, dataset: Any) -> pa.Table:
-        """Return the rows in the order in which their fragments must hold them.
-
-        :raises StorageUnavailableError: the keys could not be looked up.
+        :raises StorageUnavailableError: the keys could not be read.
         """
-        if not rows.num_rows or not self._keeps_row_ids(dataset):
-            return rows
+        if not dataset.has_stable_row_ids:
+            return None
         with reading(self.uri):
-            return known_rows_first(dataset, rows, self.merge_keys)
+            return look_up(dataset, keys)
 
     def _port(self) -> LanceDatasetPort:
         # The run id makes a restarted query open the dataset again, in case it was recreated.

@@ -213,7 +213,7 @@ class InMemoryDataset:
             case Overwrite(added):
                 fragments.clear()
                 self._add(fragments, added)
-            case Upsert(added, keys, merge_keys):
+            case Upsert(added, keys, merge_keys, _):
                 doomed = _keys(keys, merge_keys)
                 for number in touched & fragments.keys():
                     kept = (
@@ -326,7 +326,7 @@ def _touched_by(change: Committed, base: Version) -> frozenset[int]:
     match change:
         case Rewrite() | Overwrite() | Restore():
             return frozenset(base.fragments)
-        case Upsert(_, keys, merge_keys):
+        case Upsert(_, keys, merge_keys, _):
             doomed, held = _keys(keys, merge_keys), base.fragments
             return frozenset(each for each in held if _keys(held[each], merge_keys) & doomed)
     return frozenset()
