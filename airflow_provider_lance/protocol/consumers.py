@@ -104,7 +104,7 @@ def read_consumer(config: Mapping[str, str], consumer_id: str, version: int) -> 
     record = origin.read(config[config_key], json_object)
     origin.refuse_newer(origin.field(record, "protocol", partial(whole, least=1)))
     found: Consumer = origin.read(record | {"consumerId": consumer_id}, Consumer.read_json)
-    origin.field(record["offset"], "version", partial(whole, most=version))
+    origin.field(record["offset"], "version", partial(whole, least=1, most=version))
     return found
 
 

@@ -29,6 +29,7 @@ from airflow_provider_lance.protocol.port import (
     Overwrite,
     Upsert,
 )
+from airflow_provider_lance.protocol.row_ids import carry_row_ids
 
 if TYPE_CHECKING:
     import lance
@@ -303,17 +304,26 @@ class LanceDatasetPort:
     def _upsert(self, change: Upsert) -> dict[str, Any]:
         """Turn "delete these keys, add these fragments" into one Update operation's fields.
 
-        Only the keys are joined against the dataset; the rows were written elsewhere.
+        Only the keys are joined against the dataset; the rows were written elsewhere. Where row ids
+        are stable, the new rows carry those that they replace, found at this version.
         """
+        fragments = list(change.fragments)
+        stable = self._dataset.has_stable_row_ids
         with named_panics(self.uri):
             merge = self._dataset.merge_insert(list(change.merge_keys)).when_matched_delete()
+            if stable:
+                merge = merge.use_index(False)  # slower there, see row_ids.look_up
             with reading(self.uri):
                 transaction, _ = merge.execute_uncommitted(change.keys)
-        matched: Any = transaction.operation
+                matched: Any = transaction.operation
+                if stable and fragments:
+                    fragments = carry_row_ids(
+                        self._dataset, matched, fragments, change.keys, change.lookup
+                    )
         return {
             "removed_fragment_ids": matched.removed_fragment_ids,
             "updated_fragments": matched.updated_fragments,
-            "new_fragments": [*matched.new_fragments, *change.fragments],
+            "new_fragments": [*matched.new_fragments, *fragments],
             "fields_modified": matched.fields_modified,
             "fields_for_preserving_frag_bitmap": matched.fields_for_preserving_frag_bitmap,
             "update_mode": matched.update_mode,

@@ -257,7 +257,7 @@ class Epoch:
     """One micro-batch, written and ready to commit.
 
     ``fragments`` are what the port's writer returned. ``keys`` is the upsert's table of key
-    columns, ``None`` in the other modes.
+    columns, ``None`` in the other modes; ``lookup`` is what the writer found of them, if it looked.
     """
 
     epoch_id: int
@@ -267,6 +267,7 @@ class Epoch:
     bytes: int
     started_at: str
     keys: Any = None
+    lookup: Any = None
     merge_keys: tuple[str, ...] = ()
     deletes: int = 0
     ends: EndOffsets | None = None

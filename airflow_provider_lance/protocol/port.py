@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 from airflow_provider_lance.protocol.model import Epoch, OutputMode
+from airflow_provider_lance.protocol.row_ids import KeyLookup
 
 __all__ = [
     "Append",
@@ -42,12 +43,15 @@ class Overwrite:
 class Upsert:
     """Delete the rows whose merge keys are in ``keys`` and add the fragments, in one commit.
 
-    ``keys`` is an Arrow table with exactly the columns ``merge_keys``, one row per key.
+    ``keys`` is an Arrow table with exactly the columns ``merge_keys``, one row per key: first those
+    of the fragments' rows, in the rows' order, then those that are only deleted. ``lookup`` is what
+    :func:`.row_ids.look_up` found of them, if their writer needed it.
     """
 
     fragments: Sequence[Any]
     keys: Any
     merge_keys: tuple[str, ...]
+    lookup: KeyLookup | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ def change_for(epoch: Epoch) -> Change:
         case OutputMode.COMPLETE:
             return Overwrite(epoch.fragments)
         case OutputMode.UPDATE:
-            return Upsert(epoch.fragments, epoch.keys, epoch.merge_keys)
+            return Upsert(epoch.fragments, epoch.keys, epoch.merge_keys, epoch.lookup)
 
 
 class DatasetPort(Protocol):

@@ -12,15 +12,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 
+from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather, gather_rows
 from airflow_provider_lance.spark.failures import named_by_worker
 from airflow_provider_lance.spark.tuning import BatchRows
-from airflow_provider_lance.spark.writer import (
-    MESSAGE_SCHEMA,
-    CollectedFragments,
-    WriteTask,
-    gather,
-    gather_rows,
-)
+from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
 
 __all__ = ["EpochSizeEstimate", "EpochWriter", "Size"]
 

@@ -293,6 +293,7 @@ class LanceSink:
             bytes=written.bytes,
             started_at=started_at,
             keys=written.keys,
+            lookup=written.lookup,
             merge_keys=self.options.merge_keys,
             ends=self._ends(epoch_id),
         )

@@ -45,7 +45,8 @@ def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
     :raises StorageUnavailableError: the store did not answer, or it could not be created.
     :raises SchemaMismatchError: the stream's columns do not fit or cannot be written, or a merge
         key is not a column or cannot be compared.
-    :raises SpecError: ``deleteWhen`` is not a boolean condition over the stream.
+    :raises SpecError: ``deleteWhen`` is not a boolean condition over the stream, or ``changeFeed``
+        is on and the dataset has no stable row ids.
     """
     extra = _read_by_condition(df, options)
     port = _existing(options)
@@ -70,7 +71,14 @@ def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
 
 
 def _open(options: SinkOptions) -> LanceDatasetPort:
-    return open_dataset(options.uri, options.storage_options, cache_bytes=options.cache_bytes)
+    port = open_dataset(options.uri, options.storage_options, cache_bytes=options.cache_bytes)
+    if options.change_feed and not port.dataset.has_stable_row_ids:
+        raise SpecError(
+            f"changeFeed=true needs a dataset with stable row ids, and {options.uri} (version "
+            f"{port.version}) was created without them. Lance cannot add them later. Write to "
+            "another uri, with createIfMissing=true, or leave changeFeed out"
+        )
+    return port
 
 
 def _existing(options: SinkOptions) -> LanceDatasetPort | None:
@@ -151,6 +159,7 @@ def _create(schema: pa.Schema, options: SinkOptions) -> LanceDatasetPort:
                 mode="create",
                 storage_options=dict(options.storage_options) or None,
                 session=lance_session(options.cache_bytes),
+                enable_stable_row_ids=options.change_feed,
             )
         log.info("Created the dataset. uri=%s columns=%d", options.uri, len(schema))
     except LANCE_ERRORS as error:

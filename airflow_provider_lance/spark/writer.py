@@ -1,15 +1,19 @@
-"""How an epoch is written: what a task does with its partition, and how the driver combines it.
+"""How a task writes its partition of an epoch.
 
 Each task counts its rows as they pass. A partition of a small epoch sends its rows to the driver,
 which writes them together: one fragment instead of one per task. A larger partition is written by
-its task, which sends only the fragments' metadata, plus the merge keys of an upsert.
+its task, which sends only the fragments' metadata, plus the merge keys of an upsert. See
+:mod:`.collect_fragments` for the driver's part.
+
+Where an upsert keeps row ids, whoever writes rows looks their keys up first, and writes the rows of
+known keys before the others; see :mod:`~airflow_provider_lance.protocol.row_ids`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -17,18 +21,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_lance.exceptions import RowsRefusedError
-from airflow_provider_lance.protocol.dataset import LOOK_CACHE_BYTES, open_dataset
-from airflow_provider_lance.protocol.lance_errors import is_panic, write_error
-from airflow_provider_lance.spark.casts import conform, one_form_of_floats, with_negative_zeros
+from airflow_provider_lance.protocol.dataset import (
+    LOOK_CACHE_BYTES,
+    LanceDatasetPort,
+    open_dataset,
+)
+from airflow_provider_lance.protocol.lance_errors import is_panic, reading, write_error
+from airflow_provider_lance.protocol.row_ids import KeyLookup, known_first, look_up
+from airflow_provider_lance.spark.casts import conform, one_form_of_floats
 
-__all__ = [
-    "DELETE_FLAG",
-    "MESSAGE_SCHEMA",
-    "CollectedFragments",
-    "WriteTask",
-    "gather",
-    "gather_rows",
-]
+__all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]
 
 DELETE_FLAG = "__lance_delete"
 """The boolean column that holds the value of `deleteWhen`; it never reaches the dataset."""
@@ -43,8 +45,11 @@ _INLINE_BYTES = 2 * 1024 * 1024
 """The most that one task may send to the driver: 400 tasks stay below spark.driver.maxResultSize.
 """
 
-_opened: dict[tuple[str, str], Any] = {}
-"""The dataset handle of this Python worker, kept across tasks: opening loads the manifest."""
+_LOOKUP_BYTES = 64 * 1024 * 1024
+"""The rows in memory whose keys a task looks up at once, and writes into fragments of their own."""
+
+_opened: dict[tuple[str, str], LanceDatasetPort] = {}
+"""The dataset's port of this Python worker, kept across tasks: opening loads the manifest."""
 
 
 @dataclass(frozen=True)
@@ -89,9 +94,11 @@ class WriteTask:
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
         counted = _Counted(self)
-        reader = pa.RecordBatchReader.from_batches(self.schema, counted.conformed(batches))
+        fragments: list[Any] = []
         try:
-            fragments = self.write(reader, self._dataset())
+            for part in self._parts(counted.conformed(batches)):
+                reader = pa.RecordBatchReader.from_batches(self.schema, counted.noted(part))
+                fragments += self.write(reader, self._port().dataset)
         except Exception:
             # Lance and Spark would each wrap it in their own error, and retry the task.
             if counted.refusal:
@@ -105,14 +112,35 @@ class WriteTask:
             keys=_to_ipc(pa.concat_tables(counted.keys)) if self.merge_keys else None,
         )
 
-    def _dataset(self) -> Any:
+    def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
+        """Yield the rows of the dataset's schema that go into the same fragments, in order."""
+        if not self.merge_keys or not self._port().dataset.has_stable_row_ids:
+            yield batches
+            return
+        newest = self._port().latest().dataset
+        while part := _up_to(_LOOKUP_BYTES, batches):
+            rows = pa.Table.from_batches(part)
+            lookup = self.look_up(rows.select(list(self.merge_keys)), newest)
+            yield (known_first(rows, lookup) if lookup else rows).to_batches()
+
+    def look_up(self, keys: pa.Table, dataset: Any) -> KeyLookup | None:
+        """Return the rows that an upsert's keys match, ``None`` if their row ids are not stable.
+
+        :raises StorageUnavailableError: the keys could not be read.
+        """
+        if not dataset.has_stable_row_ids:
+            return None
+        with reading(self.uri):
+            return look_up(dataset, keys)
+
+    def _port(self) -> LanceDatasetPort:
         # The run id makes a restarted query open the dataset again, in case it was recreated.
         name = (self.uri, self.run_id)
         if name not in _opened:
             _opened.clear()
             _opened[name] = open_dataset(
                 self.uri, self.storage_options, cache_bytes=LOOK_CACHE_BYTES
-            ).dataset
+            )
         return _opened[name]
 
     def write(self, rows: pa.RecordBatchReader, dataset: Any) -> list[Any]:
@@ -130,8 +158,8 @@ class WriteTask:
                 raise write_error(self.uri, error) from error
             raise
 
-    def split(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None, int]:
-        """Return the rows to add in the dataset's schema, all merge keys, and how many delete."""
+    def split(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+        """Return the rows to add in the dataset's schema, and the merge keys of those to delete."""
         deletes = 0
         keep = table
         if self.flagged:
@@ -142,14 +170,13 @@ class WriteTask:
         # With replaced bytes, two keys could become one, and one row could overwrite another.
         replaceable = set(names) - set(merge_keys) if self.replace_invalid_text else ()
         added = conform(keep.select(names), self.schema, replaceable=replaceable)
-        if not merge_keys:
-            return added, None, 0
-        added = one_form_of_floats(added, merge_keys)
+        if merge_keys:
+            added = one_form_of_floats(added, merge_keys)
         if not deletes:
-            return added, added.select(merge_keys), 0
+            return added, None
         key_schema = pa.schema([self.schema.field(name) for name in merge_keys])
-        keys = conform(table.select(merge_keys), key_schema)
-        return added, one_form_of_floats(keys, merge_keys), deletes
+        keys = conform(table.filter(doomed).select(merge_keys), key_schema)
+        return added, one_form_of_floats(keys, merge_keys)
 
 
 class _Counted:
@@ -157,23 +184,50 @@ class _Counted:
 
     def __init__(self, task: WriteTask) -> None:
         self._task = task
-        self.rows = self.deletes = self.bytes = 0
-        self.keys: list[pa.Table] = []
+        self.rows = self.bytes = 0
         self.refusal: RowsRefusedError | None = None
+        self._added: list[pa.Table] = []
+        self._doomed: list[pa.Table] = []
+
+    @property
+    def deletes(self) -> int:
+        """Return how many rows delete."""
+        return sum(each.num_rows for each in self._doomed)
+
+    @property
+    def keys(self) -> list[pa.Table]:
+        """Return the merge keys: those of the rows that were added, then those that delete."""
+        return self._added + self._doomed
 
     def conformed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             try:
-                added, keys, deletes = self._task.split(pa.Table.from_batches([batch]))
+                added, doomed = self._task.split(pa.Table.from_batches([batch]))
             except RowsRefusedError as error:
                 self.refusal = error
                 raise
             self.rows += batch.num_rows
-            self.deletes += deletes
             self.bytes += added.nbytes
-            if keys is not None:
-                self.keys.append(keys)
+            if doomed is not None:
+                self._doomed.append(doomed)
             yield from added.to_batches()
+
+    def noted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Pass the rows on as they are written, and note their merge keys."""
+        for batch in batches:
+            if self._task.merge_keys:
+                keys = pa.Table.from_batches([batch]).select(list(self._task.merge_keys))
+                self._added.append(keys)
+            yield batch
+
+
+def _up_to(size: int, batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Take batches until they have this many bytes in memory, or until there are no more."""
+    taken: list[pa.RecordBatch] = []
+    while size > 0 and (batch := next(batches, None)) is not None:
+        taken.append(batch)
+        size -= batch.nbytes
+    return taken
 
 
 def _message(**values: Any) -> pa.RecordBatch:
@@ -196,88 +250,3 @@ def _to_ipc(table: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
     return bytes(sink.getvalue())
-
-
-@dataclass(frozen=True)
-class CollectedFragments:
-    """A written epoch: its fragments, and the keys of an upsert."""
-
-    fragments: list[Any]
-    keys: pa.Table | None
-    rows: int
-    deletes: int
-    bytes: int
-
-
-def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedFragments:
-    """Combine the tasks' messages on the driver; write the rows that small partitions sent.
-
-    :raises RowsRefusedError: a value does not fit, or a merge key is null or duplicated.
-    """
-    from lance.fragment import FragmentMetadata
-
-    fragments: list[Any] = []
-    keys: list[pa.Table] = []
-    small: list[pa.Table] = []
-    rows = deletes = size = 0
-    for message in messages:
-        rows += message.rows
-        if message.refusal is not None:
-            raise RowsRefusedError(message.refusal)
-        if message.data is not None:
-            small.append(_from_ipc(message.data))
-            continue
-        deletes, size = deletes + message.deletes, size + message.bytes
-        fragments += [
-            FragmentMetadata.from_json(json.dumps(each)) for each in json.loads(message.fragments)
-        ]
-        if message.keys is not None:
-            keys.append(_from_ipc(message.keys))
-    if small:
-        rest = _write_here(pa.concat_tables(small), task, dataset)
-        fragments += rest.fragments
-        deletes, size = deletes + rest.deletes, size + rest.bytes
-        keys += [rest.keys] if rest.keys is not None else []
-    all_keys = pa.concat_tables(keys) if keys else None
-    return CollectedFragments(fragments, _usable(all_keys), rows, deletes, size)
-
-
-def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
-    """Write an epoch whose rows are all on the driver.
-
-    :raises RowsRefusedError: as :func:`gather` does.
-    """
-    written = _write_here(rows, task, dataset)
-    return replace(written, keys=_usable(written.keys))
-
-
-def _write_here(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
-    added, keys, deletes = task.split(rows)
-    fragments = task.write(added.to_reader(), dataset) if added.num_rows else []
-    return CollectedFragments(fragments, keys, rows.num_rows, deletes, added.nbytes)
-
-
-def _from_ipc(content: bytes) -> pa.Table:
-    return pa.ipc.open_stream(content).read_all()
-
-
-def _usable(keys: pa.Table | None) -> pa.Table | None:
-    if keys is None:
-        return None
-    names = keys.column_names
-    if nulls := [name for name in names if keys.column(name).null_count]:
-        raise RowsRefusedError(
-            f"merge key {nulls} is null in some rows: a null matches no row, so they would be "
-            "added again by every change. Filter them in sql; nothing of this epoch was committed"
-        )
-    counts = keys.group_by(names).aggregate([([], "count_all")])
-    repeated = counts.filter(pc.greater(counts.column("count_all"), 1))
-    if repeated.num_rows:
-        example = {name: repeated.column(name)[0].as_py() for name in names}
-        raise RowsRefusedError(
-            f"{repeated.num_rows} merge keys are in this epoch more than once, for example "
-            f"{example}: the sink cannot know which row is the newest. Reduce them in sql, for "
-            "example with max_by(struct(*), …) GROUP BY the keys; nothing of this epoch was "
-            "committed"
-        )
-    return with_negative_zeros(keys)

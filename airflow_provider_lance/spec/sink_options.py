@@ -40,6 +40,8 @@ class SinkOptions(Options):
       file footers, the rest for indices.
     - ``createIfMissing``, ``vectorSizes``: create the dataset with the stream's columns, with list
       columns as vectors of a fixed size.
+    - ``changeFeed``: the dataset has stable row ids, which a change feed needs: it is created with
+      them, and one without them is refused.
     - ``invalidText``: ``refuse`` text that is not UTF-8, or ``replace`` its wrong bytes by U+FFFD.
     - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
     - ``onHistoryGap``: ``fail``, ``committed:<epoch>@<version>`` or ``missing:<epoch>@<version>``.
@@ -61,6 +63,7 @@ class SinkOptions(Options):
     auto_compact_every: int = option(forms.count, 0, name="autoCompactEvery")
     cache_bytes: int = option(_bytes, CACHE_BYTES, name="cacheBytes")
     create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
+    change_feed: bool = option(forms.flag, False, name="changeFeed")
     vector_sizes: Mapping[str, int] = option(forms.vector_sizes, dict, name="vectorSizes")
     replace_invalid_text: bool = switch("refuse", "replace", name="invalidText")
     new_generation: bool = switch("fail", "newGeneration", name="onCheckpointChange")

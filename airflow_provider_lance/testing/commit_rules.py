@@ -71,7 +71,7 @@ def touched_by(change: Committed, base: Version) -> frozenset[int]:
     match change:
         case Rewrite() | Overwrite() | Restore():
             return frozenset(base.fragments)
-        case Upsert(_, keys, merge_keys):
+        case Upsert(_, keys, merge_keys, _):
             doomed, held = keys_of(keys, merge_keys), base.fragments
             return frozenset(each for each in held if keys_of(held[each], merge_keys) & doomed)
     return frozenset()

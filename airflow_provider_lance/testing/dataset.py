@@ -186,7 +186,7 @@ class InMemoryDataset:
             case Overwrite(added):
                 fragments.clear()
                 self._add(fragments, added)
-            case Upsert(added, keys, merge_keys):
+            case Upsert(added, keys, merge_keys, _):
                 doomed = keys_of(keys, merge_keys)
                 for number in touched & fragments.keys():
                     kept = (

@@ -69,12 +69,13 @@ MATRIX = {
 }
 
 
-@pytest.fixture(params=["twin", "lance"])
+@pytest.fixture(params=["twin", "lance", "stable row ids"])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    stable = request.param == "stable row ids"
     world = (
         twin_world(InMemoryDataset())
         if request.param == "twin"
-        else lance_world(str(tmp_path / "t.lance"))
+        else lance_world(str(tmp_path / "t.lance"), stable_row_ids=stable)
     )
     port = world.open()
     for n in range(2):

@@ -57,9 +57,10 @@ from pyspark.sql.types import (
 
 from airflow_provider_lance.exceptions import SchemaMismatchError
 from airflow_provider_lance.protocol.port import Append
+from airflow_provider_lance.spark.collect_fragments import gather_rows
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.target import open_target
-from airflow_provider_lance.spark.writer import WriteTask, gather_rows
+from airflow_provider_lance.spark.writer import WriteTask
 from airflow_provider_lance.spec.sink_options import SinkOptions
 from tests.support.sparkstream import Stream
 

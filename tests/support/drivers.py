@@ -47,14 +47,14 @@ def twin_world(dataset: InMemoryDataset) -> World:
     )
 
 
-def lance_world(uri: str) -> World:
+def lance_world(uri: str, *, stable_row_ids: bool = False) -> World:
     from datetime import timedelta
 
     import lance
     from lance.fragment import write_fragments
 
     if not _exists(uri):
-        lance.write_dataset(SCHEMA.empty_table(), uri)
+        lance.write_dataset(SCHEMA.empty_table(), uri, enable_stable_row_ids=stable_row_ids)
 
     def write(port: DatasetPort, rows: list[dict[str, int]]) -> list[Any]:
         assert isinstance(port, LanceDatasetPort)

@@ -14,12 +14,8 @@ import pytest
 from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Append, Upsert
-from airflow_provider_lance.spark.writer import (
-    DELETE_FLAG,
-    CollectedFragments,
-    WriteTask,
-    gather_rows,
-)
+from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather_rows
+from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 
 F16, F32, F64, I64, TEXT = pa.float16(), pa.float32(), pa.float64(), pa.int64(), pa.string()
 
@@ -36,7 +32,7 @@ def task(schema: pa.Schema, uri: str = "/t.lance", **options: Any) -> WriteTask:
 
 
 def split(table: pa.Table, schema: pa.Schema, **options: Any) -> pa.Table:
-    added, _, _ = task(schema, **options).split(table)
+    added, _ = task(schema, **options).split(table)
     added.validate(full=True)
     return added
 
@@ -138,9 +134,9 @@ def test_a_merge_key_is_never_replaced() -> None:
 def test_text_of_a_deleted_row_is_not_written_and_may_be_anything() -> None:
     rows = pa.table({"x": ["k"], "y": unchecked([LATIN], TEXT), DELETE_FLAG: [True]})
     schema = pa.schema([("x", TEXT), ("y", TEXT)])
-    _, keys, deletes = task(schema, merge_keys=("x",), flagged=True).split(rows)
-    assert keys is not None
-    assert (keys.to_pylist(), deletes) == ([{"x": "k"}], 1)
+    _, deleted = task(schema, merge_keys=("x",), flagged=True).split(rows)
+    assert deleted is not None
+    assert deleted.to_pylist() == [{"x": "k"}]
 
 
 # ---------------------------------------------------------------------------------------- floats

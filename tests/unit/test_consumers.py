@@ -82,8 +82,8 @@ def changed(**changes: Any) -> str:
     ("text", "said"),
     [
         ("3", r"holds '3'.*one JSON object"),
-        (changed(offset={"version": 0, "timestamp": 1}), "version is a whole number from 1"),
-        (changed(offset={"version": 9, "timestamp": 1}), "'version'.*holds 9.*from 0 to 3"),
+        (changed(offset={"version": 0, "timestamp": 1}), "'version'.*holds 0.*from 1 to 3"),
+        (changed(offset={"version": 9, "timestamp": 1}), "'version'.*holds 9.*from 1 to 3"),
         (changed(offset=None), "offset is"),
         (changed(at="yesterday"), "at is an ISO 8601 time"),
         (changed(protocol=2), "written with protocol 2.*upgrade"),
