@@ -75,6 +75,8 @@ class PositionKeeper:
                 datetime.now(UTC),
                 self.uri,
                 self.checkpoint_location,
+                ignore_deletes=options.ignore_deletes,
+                skip_change_commits=options.skip_change_commits,
             )
             recorded = read_consumer(port.config, consumer.consumer_id, port.version)
             if not (is_first and _is_kept(recorded, consumer)):
