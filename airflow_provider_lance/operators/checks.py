@@ -17,8 +17,10 @@ from airflow_provider_lance.hooks.lance import LanceHook, Store
 from airflow_provider_lance.operators.specification import (
     default_query_id,
     doubts,
+    is_lance,
     job_spec,
     mapping,
+    resolved_source,
     spelled,
 )
 from airflow_provider_lance.operators.supervision import Supervision
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["check_dataset", "check_stream", "is_mapped", "is_open"]
 
 _BASE, _CHECKPOINTS = "/template/datasets", "/template/checkpoints"
+_SOURCE_BASE = "/template/sources"
 _WORD = "template"
 _MODE = ("outputMode", "mergeKeys", "updateAsAppend", "deleteWhen")
 """While one of them is a template, it is unknown whether they contradict each other."""
@@ -81,7 +84,7 @@ def check_stream(operator: LanceStreamOperator) -> None:
             "supervision must be a Supervision(...) of airflow_provider_lance.operators."
             f"supervision, got {shown(operator.supervision)}"
         )
-    for name in ("lance_conn_id", "spark_conn_id", "py_files"):
+    for name in ("lance_conn_id", "source_conn_id", "spark_conn_id", "py_files"):
         value = getattr(operator, name)
         if value is not None and not is_open(value):
             _text(value, name)
@@ -104,7 +107,7 @@ def check_stream(operator: LanceStreamOperator) -> None:
         create_if_missing=_or(operator.create_if_missing, False),
         sink_options=options,
         storage_options={},
-        source=_source(operator.source),
+        source=_source(operator),
         sql=_or(operator.sql, "SELECT 1"),
         dataframe=_or(operator.dataframe, f"{_WORD}:{_WORD}"),
         arguments=_filled(operator.arguments),
@@ -114,11 +117,11 @@ def check_stream(operator: LanceStreamOperator) -> None:
         warnings.warn(f"{operator.task_id}: {warning}", UserWarning, stacklevel=2)
 
 
-def _unread(lance_conn_id: Any) -> LanceHook:
+def _unread(lance_conn_id: Any, base: str = _BASE) -> LanceHook:
     """Return a hook that reads no connection and accepts all that one may contain."""
     hook = LanceHook(None)
     if lance_conn_id is not None:
-        hook.store = Store(base_uri=_BASE, checkpoint_root=_CHECKPOINTS)
+        hook.store = Store(base_uri=base, checkpoint_root=_CHECKPOINTS)
     return hook
 
 
@@ -133,15 +136,29 @@ def _sink_options(operator: LanceStreamOperator) -> tuple[dict[str, Any], Any]:
     return options, mode
 
 
-def _source(source: Any) -> Any:
+def _source(operator: LanceStreamOperator) -> Any:
+    source = operator.source
     if not isinstance(source, Mapping):
         return {"format": _WORD} if is_open(source) else source
     known = {name: value for name, value in source.items() if not is_open(value)}
     if is_open(source.get("format")):
         known["format"] = _WORD
-    if isinstance(options := source.get("options"), Mapping):
-        known["options"] = _filled(options)
-    return known
+    if not isinstance(options := source.get("options"), Mapping):
+        return known
+    if not is_lance(known):
+        if operator.source_conn_id is not None and known.get("format") != _WORD:
+            raise SpecError(
+                f"source_conn_id={shown(operator.source_conn_id)} is for a source with format "
+                f"'lance', and this one has format {shown(known.get('format'))}: leave it out"
+            )
+        return {**known, "options": _filled(options)}
+    # A template stands for any value, and only the path must not be missing.
+    closed = {name: value for name, value in options.items() if not is_open(value)}
+    if any(is_open(value) and str(name).lower() == "path" for name, value in options.items()):
+        closed["path"] = f"{_SOURCE_BASE}/{_WORD}"
+    own = operator.source_conn_id
+    hook = _unread(operator.lance_conn_id) if own is None else _unread(own, _SOURCE_BASE)
+    return resolved_source({**known, "options": closed}, hook)
 
 
 def _filled(values: Any) -> Any:

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.protocol.codec import require_query_id
+from airflow_provider_lance.source.options import LANCE
 from airflow_provider_lance.spec.job import JobSpec
 from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.spec.source_options import doubtful_options
@@ -24,9 +26,11 @@ __all__ = [
     "default_query_id",
     "doubts",
     "fingerprint",
+    "is_lance",
     "job_spec",
     "mapping",
     "modules_of",
+    "resolved_source",
     "seconds",
     "spelled",
 ]
@@ -66,6 +70,27 @@ def job_spec(
             )
     sink = {**options, **named, "storageOptions": dict(storage_options)}
     return JobSpec.parse({**further, "launchId": new_launch_id(), "sink": sink})
+
+
+def is_lance(source: Any) -> bool:
+    """Return whether an operator's source is a Lance dataset."""
+    return isinstance(source, Mapping) and str(source.get("format")).lower() == LANCE
+
+
+def resolved_source(source: Any, hook: LanceHook) -> Any:
+    """Return an operator's source; the path of a Lance dataset is joined to the base URI.
+
+    :raises SpecError: as :meth:`.LanceHook.resolve`.
+    """
+    options = source.get("options") if is_lance(source) else None
+    if not isinstance(options, Mapping):
+        return source
+    paths = {
+        name: hook.resolve(path)
+        for name, path in options.items()
+        if str(name).lower() == "path" and isinstance(path, str)
+    }
+    return {**source, "options": {**options, **paths}}
 
 
 def doubts(spec: JobSpec) -> Iterator[str]:
@@ -158,6 +183,7 @@ def fingerprint(spec: JobSpec, submission: Mapping[str, Any]) -> str:
     document = json.loads(spec.dumps())
     for name in ("launchId", "launchedBy"):
         document.pop(name, None)
+    document.pop("sourceStorageOptions", None)
     document["sink"].pop("storageOptions", None)
     text = json.dumps([document, dict(submission)], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

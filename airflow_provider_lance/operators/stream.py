@@ -21,9 +21,11 @@ from airflow_provider_lance.operators.lineage import StreamLineage
 from airflow_provider_lance.operators.run import StreamRun
 from airflow_provider_lance.operators.specification import (
     default_query_id,
+    is_lance,
     job_spec,
     mapping,
     modules_of,
+    resolved_source,
 )
 from airflow_provider_lance.operators.supervision import Supervision
 from airflow_provider_lance.protocol.option_parsers import is_absolute
@@ -57,7 +59,9 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
     :param checkpoint_location: Spark's checkpoint, of this query only; absolute. By default the
         folder with the query's name below the Lance connection's ``checkpoint_root``. (templated)
     :param source: A Spark streaming source: ``format``, and if needed ``options`` and ``schema``.
-        (templated)
+        With the format ``lance``, the option ``path`` names a dataset as ``uri`` does. (templated)
+    :param source_conn_id: The Lance connection of the datasets that are read; by default
+        ``lance_conn_id``. (templated)
     :param sql: A query over the view ``source``, or a ``.sql`` file. (templated)
     :param dataframe: Instead of a source, ``module:function`` of (spark, arguments) that returns a
         streaming DataFrame. A module of the DAGs folder is shipped automatically. (templated)
@@ -88,6 +92,7 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
         "query_id",
         "checkpoint_location",
         "source",
+        "source_conn_id",
         "sql",
         "dataframe",
         "arguments",
@@ -122,6 +127,7 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
         query_id: str | None = None,
         checkpoint_location: str | None = None,
         source: dict[str, Any] | None = None,
+        source_conn_id: str | None = None,
         sql: str | None = None,
         dataframe: str | None = None,
         arguments: dict[str, Any] | None = None,
@@ -147,6 +153,7 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
         self.query_id = query_id
         self.checkpoint_location = checkpoint_location
         self.source = source
+        self.source_conn_id = source_conn_id
         self.sql = sql
         self.dataframe = dataframe
         self.arguments = arguments
@@ -174,6 +181,11 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
     def hook(self) -> LanceHook:
         """Return the hook of the Lance connection."""
         return LanceHook(self.lance_conn_id)
+
+    @property
+    def source_hook(self) -> LanceHook:
+        """Return the hook of the Lance connection of the datasets that are read."""
+        return self.hook if self.source_conn_id is None else LanceHook(self.source_conn_id)
 
     def execute(self, context: Context) -> dict[str, Any]:
         with no_retry_if_terminal():
@@ -205,6 +217,8 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
             checkpoint = self.hook.checkpoint_location(query_id)
         elif is_absolute(checkpoint):
             self.hook.resolve(checkpoint)  # refuses a store whose connection does not exist
+        source_hook = self.source_hook
+        may_read_lance = self.source is None or is_lance(self.source)
         return job_spec(
             uri=uri,
             query_id=query_id,
@@ -214,7 +228,8 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
             sink_options=self.sink_options,
             storage_options=self.hook.storage_options,
             launchedBy=launched_by,
-            source=self.source,
+            source=resolved_source(self.source, source_hook),
+            sourceStorageOptions=source_hook.storage_options if may_read_lance else {},
             sql=self.sql,
             dataframe=self.dataframe,
             arguments=self.arguments,

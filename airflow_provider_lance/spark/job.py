@@ -29,9 +29,8 @@ from airflow_provider_lance.spark.failures import message_of, named_failure, nam
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.heartbeat import HeartbeatWriter
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
-from airflow_provider_lance.spark.source import register_source
+from airflow_provider_lance.spark.source import is_supported, register_source
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, Source
-from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
@@ -156,7 +155,9 @@ def _dataframe(session: SparkSession, spec: JobSpec) -> DataFrame:
         exist or returns something else.
     """
     if spec.source:
-        return _from_source(session, spec.source, spec.sql, spec.sink)
+        return _from_source(session, spec, spec.source)
+    if is_supported():
+        _register(session, spec)
     module, _, name = str(spec.dataframe).partition(":")
     try:
         function = getattr(importlib.import_module(module), name)
@@ -175,25 +176,27 @@ def _dataframe(session: SparkSession, spec: JobSpec) -> DataFrame:
     return df
 
 
-def _from_source(
-    session: SparkSession, source: Source, sql: str | None, sink: SinkOptions
-) -> DataFrame:
+def _register(session: SparkSession, spec: JobSpec) -> None:
+    register_source(
+        session,
+        spec.source_storage_options,
+        writes_to=spec.sink.uri,
+        checkpoint_location=spec.sink.checkpoint_location,
+    )
+
+
+def _from_source(session: SparkSession, spec: JobSpec, source: Source) -> DataFrame:
     options = dict(source.options)
     if source.is_lance:
-        register_source(
-            session,
-            source.storage_options,
-            writes_to=sink.uri,
-            checkpoint_location=sink.checkpoint_location,
-        )
-        options = {"consumerId": sink.query_id} | options
+        _register(session, spec)
+        options = {"consumerId": spec.sink.query_id} | options
     try:
         reader = session.readStream.format(source.format).options(**options)
         df = (reader.schema(source.schema) if source.schema else reader).load()
-        if not sql:
+        if not spec.sql:
             return df
         df.createOrReplaceTempView("source")
-        return session.sql(sql)
+        return session.sql(spec.sql)
     except Exception as error:
         named = named_failure(error)
         if isinstance(named, SpecError):

@@ -35,7 +35,7 @@ from airflow_provider_lance.spark.compat import (
 )
 from airflow_provider_lance.spark.source_types import cast_batch, spark_schema
 
-__all__ = ["LanceDataSource", "register_source"]
+__all__ = ["LanceDataSource", "is_supported", "register_source"]
 
 _TASK_BYTES = 16 * 1024 * 1024
 _TASK_ROWS = 1_000_000
@@ -48,6 +48,11 @@ _CHANGES = pa.schema(
         pa.field("_commit_timestamp", pa.timestamp("us", "UTC"), nullable=False),
     ]
 )
+
+
+def is_supported() -> bool:
+    """Return whether this PySpark can bound an epoch of a Python data source; 4.2 and newer can."""
+    return hasattr(datasource.DataSourceStreamReader, "getDefaultReadLimit")
 
 
 def register_source(
@@ -65,7 +70,7 @@ def register_source(
     :param checkpoint_location: the query's checkpoint, for the same purpose.
     :raises SpecError: this PySpark has no limits of an epoch for Python data sources.
     """
-    if not hasattr(datasource.DataSourceStreamReader, "getDefaultReadLimit"):
+    if not is_supported():
         raise SpecError(
             f"the lance source needs PySpark 4.2 or newer, and this is {pyspark_version}: before "
             "it, a Python source is not told where an epoch begins, and cannot bound it"

@@ -37,17 +37,11 @@ def _trigger(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Options):
-    """Any streaming source of Spark: ``format``, its ``options``, and a DDL ``schema``.
-
-    ``storageOptions`` are Lance's, for the format ``lance``; never shown.
-    """
+    """Any streaming source of Spark: ``format``, its ``options``, and a DDL ``schema``."""
 
     format: str = option(forms.text, "", name="format")
     options: Mapping[str, str] = option(forms.strings, dict, name="options", secret=True)
     schema: str | None = option(forms.text, None, name="schema")
-    storage_options: Mapping[str, str] = option(
-        forms.strings, dict, name="storageOptions", secret=True
-    )
 
     what = "source"
 
@@ -57,10 +51,8 @@ class Source(Options):
             raise SpecError("source: format is missing, for example 'parquet', 'kafka' or 'rate'")
         if self.is_lance:
             SourceOptions.spelled(self.options)
-        elif self.storage_options:
-            raise SpecError(f"source: storageOptions go with format 'lance', not {self.format!r}")
-        if self.is_lance and self.schema:
-            raise SpecError("source: a Lance dataset has its own schema; leave schema out")
+            if self.schema:
+                raise SpecError("source: a Lance dataset has its own schema; leave schema out")
         refuse_misspelt(self.format, self.options)
 
     @property
@@ -79,7 +71,8 @@ class JobSpec(Options):
 
     Rows come from ``source``, with an optional ``sql`` text over a view named ``source``, or from
     ``dataframe``, a user's ``module:function`` that is called with the Spark session and
-    ``arguments``. ``launched_by`` names who launched it, for display and for finding it again.
+    ``arguments``. ``source_storage_options`` are Lance's, for the Lance datasets that either reads;
+    never shown. ``launched_by`` names who launched it, for display and for finding it again.
     ``stop_grace`` is how long, in seconds, an epoch may continue after a stop request.
     """
 
@@ -90,6 +83,9 @@ class JobSpec(Options):
     sql: str | None = option(forms.text, None, name="sql")
     dataframe: str | None = option(forms.function, None, name="dataframe")
     arguments: Mapping[str, str] = option(forms.strings, dict, name="arguments", secret=True)
+    source_storage_options: Mapping[str, str] = option(
+        forms.strings, dict, name="sourceStorageOptions", secret=True
+    )
     trigger: str = option(_trigger, AVAILABLE_NOW, name="trigger")
     stop_grace: int = option(forms.duration, 60, name="stopGrace")
 

@@ -149,6 +149,57 @@ def test_secrets_travel_in_a_private_file_only(
     wait_for("its deletion", lambda: not os.path.exists(notes["spec_file"]))
 
 
+def test_the_secrets_of_a_lance_source_are_in_the_specification_alone(
+    tmp_path: Any,
+    spark_submit: SparkSubmit,
+    add_connection: AddConnection,
+    shown: Shown,
+) -> None:
+    ti = TaskInstance()
+    add_connection(
+        "landing",
+        conn_type="lance",
+        extra={"base_uri": "s3://landing", "storage_options": {"session_token": SECRET}},
+    )
+    source = {"format": "lance", "options": {"path": "in.lance", "startingVersion": "{{ 3 }}"}}
+    task = operator(tmp_path, source=source, source_conn_id="landing")
+    task.source["options"]["startingVersion"] = "3"  # as rendered
+    summary = run(task, ti)
+    notes = spark_submit.notes
+    assert notes["spec"]["source"]["options"] == {
+        "path": "s3://landing/in.lance",
+        "startingVersion": "3",
+    }
+    assert notes["spec"]["sourceStorageOptions"] == {"session_token": SECRET}
+    assert notes["spec"]["sink"]["storageOptions"] == {}
+    assert notes["leaked"] == []
+    rendered = {name: getattr(task, name) for name in task.template_fields}
+    assert SECRET not in str(rendered) + str(summary) + str(ti.xcoms) + shown()
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ({"source": {"format": "lance", "options": {"path": "in.lance"}}}, True),
+        ({"source": None, "dataframe": "my_streams:orders", "py_files": "/my_streams.py"}, True),
+        ({"source": {"format": "rate"}}, False),
+    ],
+    ids=["lance", "function", "rate"],
+)
+def test_only_a_stream_that_may_read_lance_gets_the_stores_options(
+    tmp_path: Any,
+    spark_submit: SparkSubmit,
+    add_connection: AddConnection,
+    rows: dict[str, Any],
+    expected: bool,
+) -> None:
+    extra = {"base_uri": str(tmp_path), "storage_options": {"session_token": SECRET}}
+    add_connection("warehouse", conn_type="lance", extra=extra)
+    run(operator(tmp_path, uri="flights.lance", lance_conn_id="warehouse", **rows))
+    spec = spark_submit.notes["spec"]
+    assert spec["sourceStorageOptions"] == ({"session_token": SECRET} if expected else {})
+
+
 def test_the_child_does_not_hold_the_tasks_stdin(tmp_path: Any, spark_submit: SparkSubmit) -> None:
     line_to_airflow = tmp_path / "stdin"
     line_to_airflow.touch()

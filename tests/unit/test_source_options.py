@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -10,18 +11,20 @@ from pyspark.sql.streaming import DataStreamReader
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.source.options import SourceOptions
 from airflow_provider_lance.spec.job import Source
 from airflow_provider_lance.spec.source_options import doubtful_options, known_options
 
 
-def operator(source: dict[str, Any]) -> LanceStreamOperator:
-    return LanceStreamOperator(
-        task_id="stream",
-        uri="/data/orders.lance",
-        checkpoint_location="/data/checkpoints/orders",
-        source=source,
-        lance_conn_id=None,
-    )
+def operator(source: dict[str, Any], **changes: Any) -> LanceStreamOperator:
+    arguments = {
+        "task_id": "stream",
+        "uri": "/data/orders.lance",
+        "checkpoint_location": "/data/checkpoints/orders",
+        "source": source,
+        "lance_conn_id": None,
+    }
+    return LanceStreamOperator(**(arguments | changes))
 
 
 @pytest.mark.parametrize(
@@ -87,3 +90,55 @@ def test_what_only_may_be_misspelt_is_warned_of(source: str, option: str, said: 
 def test_every_option_that_pyspark_names_is_known(name: str) -> None:
     reader = inspect.signature(getattr(DataStreamReader, name))
     assert set(reader.parameters) - {"self", "schema"} <= set(known_options(name))
+
+
+# --------------------------------------------------------------------------- a Lance dataset
+
+LANDING = "/data/landing.lance"
+
+
+def lance_source(**options: str) -> dict[str, Any]:
+    return {"format": "lance", "options": {"path": LANDING} | options}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ({"format": "lance"}, "path is missing, the dataset to read"),
+        ({"format": "lance", "schema": "id INT", "options": {"path": LANDING}}, "own schema"),
+        (lance_source(startingVersions="1"), "did you mean startingVersion?"),
+        (lance_source(maxRowsPerTrigger="0"), "maxRowsPerTrigger must be a whole number of 1"),
+        (lance_source(readChangeFeed="true", ignoreDeletes="true"), "give one of them"),
+        (lance_source(path="landing.lance"), "no base URI"),
+        (lance_source(path="/data/orders.lance"), "read its own rows for ever"),
+        (lance_source() | {"storageOptions": {"key": "k"}}, r"unknown \['storageOptions'\]"),
+    ],
+)
+def test_a_wrong_lance_source_is_refused_when_the_dag_is_parsed(
+    source: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SpecError, match=said):
+        operator(source)
+
+
+def test_a_source_path_is_relative_to_the_connection_as_the_datasets_name_is() -> None:
+    names = {"uri": "orders.lance", "lance_conn_id": "warehouse"}
+    operator(lance_source(path="landing.lance"), **names)
+    with pytest.raises(SpecError, match="read its own rows for ever"):
+        operator(lance_source(path="orders.lance"), **names)
+    # In another store, the same name is another dataset.
+    operator(lance_source(path="orders.lance"), source_conn_id="landing", **names)
+
+
+@pytest.mark.parametrize(
+    "option", [item.metadata["name"] for item in fields(SourceOptions)], ids=str
+)
+def test_every_option_of_a_lance_source_can_be_a_template(option: str) -> None:
+    operator(lance_source(**{option: "{{ params.value }}"}))
+
+
+def test_a_source_connection_goes_with_lance_alone() -> None:
+    with pytest.raises(SpecError, match="this one has format 'rate': leave it out"):
+        operator({"format": "rate", "options": {}}, source_conn_id="landing")
+    with pytest.raises(SpecError, match="source_conn_id must be a text"):
+        operator(lance_source(), source_conn_id=7)

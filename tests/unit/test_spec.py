@@ -382,13 +382,14 @@ def secretive() -> dict[str, Any]:
         "sink": SINK | {"storageOptions": {"aws_secret_access_key": SECRET}},
         "source": {"format": "kafka", "options": {"kafka.sasl.jaas.config": SECRET}},
         "arguments": {"password": SECRET},
+        "sourceStorageOptions": {"session_token": SECRET},
     }
 
 
 def test_secrets_are_in_no_representation_and_in_the_file() -> None:
     spec = JobSpec.parse(secretive())
     assert SECRET not in f"{spec!r} {spec} {spec.sink!r} {spec.source!r}"
-    assert spec.dumps().count(SECRET) == 3
+    assert spec.dumps().count(SECRET) == 4
 
 
 @pytest.mark.parametrize(
@@ -399,6 +400,7 @@ def test_secrets_are_in_no_representation_and_in_the_file() -> None:
         ("source", {"format": "kafka", "options": {"password": [SECRET]}}),
         ("source", {"format": "kafka", "options": SECRET}),
         ("arguments", SECRET),
+        ("sourceStorageOptions", {"session_token": [SECRET]}),
         ("arguments", {"password": {"nested": SECRET}}),
         ("sink", SINK | {"storageOptions": {"k": SECRET}, "unknown": SECRET}),
     ],
