@@ -7,6 +7,7 @@ from argparse import Namespace
 from airflow_provider_lance.cli.output import Exit, Output
 from airflow_provider_lance.cli.target import open_target
 from airflow_provider_lance.diagnostics import formatting
+from airflow_provider_lance.diagnostics.epoch_sources import Offsets, readable_offset
 from airflow_provider_lance.diagnostics.epochs import EpochRow, EpochTable, read_epochs
 from airflow_provider_lance.exceptions import SpecError
 
@@ -81,7 +82,11 @@ def _cells(row: EpochRow, *, offsets: bool) -> list[str]:
         logged,
     ]
     ends = [row.start_offsets, row.end_offsets] if offsets else []
-    return cells + ["-" if each is None else " | ".join(each) for each in ends]
+    return cells + [_offsets(each) for each in ends]
+
+
+def _offsets(texts: Offsets | None) -> str:
+    return "-" if texts is None else " | ".join(map(readable_offset, texts))
 
 
 def _ms(value: float | None) -> str:

@@ -75,7 +75,8 @@ def _show(seen: list[Status], target: Target, output: Output) -> None:
 def numbers(status: Status) -> list[tuple[str, str]]:
     """Return a status's numbers with their names, in display order."""
     rates = (status.input_rows_per_second, status.processed_rows_per_second)
-    age, behind, in_flight = status.epoch_age_seconds, status.rows_behind, status.in_flight
+    age, in_flight = status.epoch_age_seconds, status.in_flight
+    behind = formatting.unread(status.rows_behind, status.versions_behind, status.seconds_behind)
     by = f" by {status.launched_by}" if status.launched_by else ""
     rows: list[tuple[str, str | None]] = [
         ("query", f"{status.query_id} in {status.uri}"),
@@ -83,7 +84,8 @@ def numbers(status: Status) -> list[tuple[str, str]]:
         ("committed", _ago(status.committed_at) or "-"),
         ("in flight", None if in_flight is None else f"epoch {in_flight}"),
         ("epoch age", None if age is None else formatting.lasted(age)),
-        ("behind", None if behind is None else f"{behind:,.0f}"),
+        ("source", status.source_position),
+        ("behind", behind),
         ("rows/s", None if None in rates else f"{rates[0]:,.0f} in, {rates[1]:,.0f} processed"),
         ("dataset", f"{_count(status.rows)} rows in {_count(status.fragments)} fragments"),
         ("owner", None if status.token is None else f"token {status.token}, {status.owner_state}"),

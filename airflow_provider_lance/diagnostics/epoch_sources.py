@@ -19,18 +19,38 @@ from airflow_provider_lance.protocol.checkpoint import (
     read_offset_log,
 )
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.decoding import json_value
 from airflow_provider_lance.protocol.files import Files, open_files
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS
 from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.protocol.source_offset import SourceOffset
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, report_location
 
-__all__ = ["Durations", "EpochLogs", "Kind", "Offsets", "kind_of", "read_durations"]
+__all__ = [
+    "Durations",
+    "EpochLogs",
+    "Kind",
+    "Offsets",
+    "kind_of",
+    "read_durations",
+    "readable_offset",
+]
 
 Offsets = tuple[str, ...]
 """One text per source, JSON as the source writes it; ``-`` if it has no offset yet.
 
 If sources have names, each text begins with its source's name and a colon.
 """
+
+
+def readable_offset(text: str) -> str:
+    """Return an offset as people read it: that of a Lance source as its version, others as is."""
+    name, brace, rest = text.partition("{")
+    try:
+        found = SourceOffset.found_in(json_value(brace + rest))
+    except ValueError:
+        return text
+    return f"{name.replace(':', ': ')}{found}" if found else text
 
 
 class EpochLogs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["ago", "is_later", "lasted", "seconds_since", "size"]
+__all__ = ["ago", "is_later", "lasted", "seconds_since", "size", "unread"]
 
 _UNITS = (("days", 86_400), ("h", 3600), ("min", 60))
 
@@ -25,6 +25,18 @@ def size(count: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1000
     return f"{amount:.1f} TB"
+
+
+def unread(rows: float | None, versions: float | None, seconds: float | None) -> str:
+    """Return how far a source is behind: rows, and versions and seconds of a Lance dataset.
+
+    Empty if the source does not say.
+    """
+    counted = f"{versions:,.0f} {'version' if versions == 1 else 'versions'}" if versions else ""
+    late = ", ".join(each for each in (counted, lasted(seconds) if seconds else "") if each)
+    if rows is None:
+        return late
+    return f"{rows:,.0f} ({late})" if late else f"{rows:,.0f}"
 
 
 def ago(moment: str | None, now: datetime) -> str:

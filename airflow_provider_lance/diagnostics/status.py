@@ -12,7 +12,7 @@ from airflow_provider_lance.diagnostics.evidence import (
     Evidence,
 )
 from airflow_provider_lance.diagnostics.findings import Finding, Severity
-from airflow_provider_lance.diagnostics.formatting import ago, seconds_since
+from airflow_provider_lance.diagnostics.formatting import ago, seconds_since, unread
 from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import NO_EPOCH
@@ -30,7 +30,8 @@ class Status(JsonRecord):
     """One stream in numbers; an unknown value is ``None``.
 
     ``state`` is a :class:`~airflow_provider_lance.supervision.health.StreamState` or ``unknown``,
-    ``driver`` is ``host:pid``, times are ISO 8601. ``healthy`` means that no finding is an error or
+    ``driver`` is ``host:pid``, times are ISO 8601. A Lance source also has a ``source_position``,
+    how far it is read. ``healthy`` means that no finding is an error or
     worse.
     """
 
@@ -44,6 +45,9 @@ class Status(JsonRecord):
     committed_at: str | None = None
     epoch_age_seconds: float | None = None
     rows_behind: float | None = None
+    versions_behind: float | None = None
+    seconds_behind: float | None = None
+    source_position: str | None = None
     in_flight: int | None = None
     token: int | None = None
     owner_state: str | None = None
@@ -114,6 +118,9 @@ def status(
         committed_at=watermark.committed_at,
         epoch_age_seconds=_rounded(seconds_since(watermark.committed_at, now)),
         rows_behind=heartbeat.behind if heartbeat and running else None,
+        versions_behind=heartbeat.versions_behind if heartbeat and running else None,
+        seconds_behind=_rounded(heartbeat.seconds_behind) if heartbeat and running else None,
+        source_position=(heartbeat.position if heartbeat else "") or None,
         in_flight=in_flight if in_flight is not None and in_flight > watermark.epoch else None,
         token=owner.token if owner else None,
         owner_state=owner.state.value if owner else None,
@@ -165,9 +172,10 @@ def _parts(evidence: Evidence, driver: DriverObservation | None) -> list[str]:
     rate = _progress(driver, "processedRowsPerSecond")
     if health.state is StreamState.RUNNING and rate:
         parts.append(f"{rate:,.0f} rows/s")
-    behind = driver.heartbeat.behind if driver and driver.heartbeat else None
-    if behind is not None:
-        parts.append("nothing behind" if not behind else f"{behind:,.0f} behind")
+    beat = driver.heartbeat if driver else None
+    behind = unread(beat.behind, beat.versions_behind, beat.seconds_behind) if beat else ""
+    if behind:
+        parts.append("nothing behind" if behind == "0" else f"{behind} behind")
     elif health.state is StreamState.IDLE:
         parts.append("nothing to read")
     return parts

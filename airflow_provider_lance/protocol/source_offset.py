@@ -76,6 +76,16 @@ class SourceOffset(JsonRecord):
                 )
         return cls(**cls.read_arguments(given))
 
+    @classmethod
+    def found_in(cls, value: object) -> Self | None:
+        """Return the offset that a JSON value is; ``None`` for that of another source."""
+        if not isinstance(value, Mapping) or "sourceVersion" not in value:
+            return None
+        try:
+            return cls.read_json(value)
+        except (ValueError, ProtocolVersionError):
+            return None
+
     def at_index(self, index: int | None) -> Self:
         """Return the offset after ``index`` rows of the same version; ``None``: after all."""
         return replace(self, index=index, snapshot=self.snapshot and index is not None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
+
+from airflow_provider_lance.protocol.source_offset import SourceOffset
 
 __all__ = ["Heartbeat"]
 
@@ -16,7 +18,12 @@ _FILES = "numFilesOutstanding"
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One heartbeat. A missing value is ``None``; ``busy`` is in seconds, 0 while idle."""
+    """One heartbeat. A missing value is ``None``; ``busy`` is in seconds, 0 while idle.
+
+    ``behind`` counts the records or files that the sources have not read. Lance sources also say
+    how many versions that are, and how many seconds ago the oldest of them was committed.
+    ``position`` is how far those sources are read, as text.
+    """
 
     time: str
     state: str
@@ -30,6 +37,9 @@ class Heartbeat:
     busy: float = 0.0
     idle: bool = False
     behind: float | None = None
+    versions_behind: float | None = None
+    seconds_behind: float | None = None
+    position: str = ""
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Self:
@@ -37,6 +47,8 @@ class Heartbeat:
         driver, sink = _part(document, "driver"), _part(document, "sink")
         time = _text(document.get("time")) or ""
         busy_since = document.get("busySince")
+        sources = _sources(_part(document, "progress"))
+        ends = [SourceOffset.found_in(each.get("endOffset")) for each in sources]
         return cls(
             time=time,
             state=_text(document.get("state")) or "",
@@ -49,25 +61,37 @@ class Heartbeat:
             ui_address=_text(driver.get("uiAddress")) or "",
             busy=_seconds_between(busy_since, time),
             idle="busySince" in document and busy_since is None,
-            behind=_behind(_part(document, "progress")),
+            behind=_most(sum, map(_unread, sources)),
+            versions_behind=_most(sum, (_lance(each, "versionsBehind") for each in sources)),
+            seconds_behind=_most(max, (_lance(each, "secondsBehind") for each in sources)),
+            position="; ".join(str(each) for each in ends if each),
         )
 
 
-def _behind(progress: Mapping[str, Any]) -> float | None:
-    """Return how many records or files the sources have not read, ``None`` if no source says."""
+def _sources(progress: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     sources = progress.get("sources")
-    found = [
-        unread
-        for source in (sources if isinstance(sources, list) else [])
-        if isinstance(source, Mapping) and (unread := _unread(source)) is not None
-    ]
-    return sum(found) if found else None
+    given = sources if isinstance(sources, list) else []
+    return [each for each in given if isinstance(each, Mapping)]
+
+
+def _most(total: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
+    """Return the total of what the sources say, ``None`` if no source says."""
+    found = [value for value in values if value is not None]
+    return total(found) if found else None
+
+
+def _lance(source: Mapping[str, Any], name: str) -> float | None:
+    """Return what a Lance source reports beside its newest version."""
+    value: Any = _part(source, "latestOffset").get(name)
+    return float(value) if _is_number(value) else None
 
 
 def _unread(source: Mapping[str, Any]) -> float | None:
     files: Any = _part(source, "metrics").get(_FILES)
     if _is_number(files):
         return float(files)
+    if SourceOffset.found_in(source.get("endOffset")):
+        return _lance(source, "rowsBehind")
     # Kafka: {topic: {partition: offset}}. Its own metrics only have the worst partition.
     newest, read = source.get("latestOffset"), source.get("endOffset")
     ahead = [

@@ -82,17 +82,19 @@ def _number(value: object) -> object:
 def gauge_progress(
     query_id: str, heartbeat: Heartbeat, silent: float, tags: dict[str, Any]
 ) -> None:
-    """Send ``lag`` and ``epoch_age`` in seconds, and ``behind`` if the source reports it.
+    """Send ``lag`` and ``epoch_age`` in seconds; ``behind`` and others if the source reports them.
 
     ``lag`` is how long the epoch in flight has been waiting for its commit, 0 while there is none.
-    ``behind`` counts records (Kafka) or files that exist and are not read.
+    ``behind`` counts records (Kafka, Lance) or files that exist and are not read;
+    ``versions_behind`` a Lance dataset's versions, the oldest of them ``seconds_behind`` old.
     """
     _gauge("lag", query_id, 0.0 if heartbeat.idle else heartbeat.busy + silent, tags)
     if heartbeat.committed_at:
         age = datetime.now(UTC) - heartbeat.committed_at
         _gauge("epoch_age", query_id, max(0.0, age.total_seconds()), tags)
-    if heartbeat.behind is not None:
-        _gauge("behind", query_id, heartbeat.behind, tags)
+    for name in ("behind", "versions_behind", "seconds_behind"):
+        if (value := getattr(heartbeat, name)) is not None:
+            _gauge(name, query_id, value, tags)
 
 
 def count_restart(query_id: str, state: str, tags: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -140,12 +141,15 @@ def test_a_time_that_cannot_be_read_is_no_error(server: Server, when: str) -> No
     assert "lance_stream.flights.epoch_age" not in received
 
 
-@pytest.mark.parametrize("behind", [12.0, 0.0])
-def test_what_the_source_has_ready(server: Server, behind: float) -> None:
-    gauge_progress("flights", Heartbeat("", "running", idle=True, behind=behind), 0.0, TAGS)
+@pytest.mark.parametrize("name", ["behind", "versions_behind", "seconds_behind"])
+@pytest.mark.parametrize("value", [12.0, 0.0])
+def test_what_the_source_has_ready(server: Server, name: str, value: float) -> None:
+    heartbeat = replace(Heartbeat("", "running", idle=True), **{name: value})
+    gauge_progress("flights", heartbeat, 0.0, TAGS)
     received = server.received()
-    assert received[f"lance_stream.behind,{TAGGED}"] == (behind, "g")
-    assert received["lance_stream.flights.behind"] == (behind, "g")
+    assert received[f"lance_stream.{name},{TAGGED}"] == (value, "g")
+    assert received[f"lance_stream.flights.{name}"] == (value, "g")
+    assert sum("behind" in each for each in received) == 2
 
 
 def test_restarts_are_counted_by_their_cause(server: Server) -> None:

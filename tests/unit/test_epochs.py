@@ -11,6 +11,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from airflow_provider_lance.diagnostics.epoch_sources import readable_offset
 from airflow_provider_lance.diagnostics.epochs import EpochTable, read_epochs
 from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.port import Append, Configure
@@ -66,6 +67,26 @@ def test_what_spark_no_longer_keeps_is_not_known(scene: Scene) -> None:
     assert [row.spark_committed for row in rows] == [True, None, None]
     assert [row.end_offsets for row in rows] == [('{"n":3}',), None, None]
     assert [row.start_offsets for row in rows] == [None, None, None]
+
+
+LANCE_OFFSET = '{"version": 7, "timestamp": 5, "index": %s, "snapshot": true, "sourceVersion": 1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "readable"),
+    [
+        (LANCE_OFFSET % "null", "version 7"),
+        (LANCE_OFFSET % 300, "row 300 of the snapshot of version 7"),
+        (f"orders:{LANCE_OFFSET % 'null'}", "orders: version 7"),
+        ('{"version":7}', '{"version":7}'),
+        ('{"orders":{"0":7}}', '{"orders":{"0":7}}'),
+        ("orders:-", "orders:-"),
+        ("7", "7"),
+        ("{", "{"),
+    ],
+)
+def test_an_offset_of_a_lance_source_is_readable_and_others_stay(text: str, readable: str) -> None:
+    assert readable_offset(text) == readable
 
 
 def test_offsets_of_another_form_are_not_guessed(scene: Scene) -> None:

@@ -102,3 +102,39 @@ NEWEST, READ = {"t": {"0": 20, "1": 13}, "u": {"0": 5}}, {"t": {"0": 8, "1": 10}
 )
 def test_how_far_the_source_is_ahead(document: dict[str, Any], behind: float | None) -> None:
     assert Heartbeat.parse(document).behind == behind
+
+
+def lance(version: int, index: int | None = None, **behind: float | None) -> dict[str, Any]:
+    """Return a Lance source of Spark's progress, at a position of version ``version``."""
+    position = {"version": version, "timestamp": 1, "index": index, "snapshot": index is not None}
+    form = {"changeFeed": False, "sourceVersion": 1}
+    newest = {"version": 20, "timestamp": 9, "index": None, "snapshot": False}
+    return {"endOffset": position | form, "latestOffset": newest | form | behind}
+
+
+BEHIND = {"versionsBehind": 8, "rowsBehind": 900, "secondsBehind": 12.5}
+
+
+@pytest.mark.parametrize(
+    ("document", "behind", "position"),
+    [
+        (progress(lance(12, **BEHIND)), (900, 8, 12.5), "version 12"),
+        (progress(lance(7, 300, **BEHIND)), (900, 8, 12.5), "row 300 of the snapshot of version 7"),
+        (progress(lance(12, **BEHIND | {"rowsBehind": None})), (None, 8, 12.5), "version 12"),
+        (progress(lance(12)), (None, None, None), "version 12"),
+        (
+            progress(lance(3, **BEHIND), lance(5, **BEHIND | {"secondsBehind": 99})),
+            (1800, 16, 99),
+            "version 3; version 5",
+        ),
+        (progress(lance(12, **BEHIND), kafka(NEWEST, READ)), (915, 8, 12.5), "version 12"),
+        (progress(lance(12) | {"latestOffset": None}), (None, None, None), "version 12"),
+        (progress(lance(0, **BEHIND)), (None, 8, 12.5), ""),  # no version has that number
+    ],
+)
+def test_how_far_a_lance_source_is_read(
+    document: dict[str, Any], behind: tuple[float | None, ...], position: str
+) -> None:
+    heartbeat = Heartbeat.parse(document)
+    found = (heartbeat.behind, heartbeat.versions_behind, heartbeat.seconds_behind)
+    assert (found, heartbeat.position) == (behind, position)

@@ -52,6 +52,12 @@ SENTENCES = {
     "running: watermark 5, committed 20 s ago, 1,235 rows/s, 7,000 behind": seen(
         drivers=(busy(behind=7000.0),)
     ),
+    "running: watermark 5, committed 20 s ago, 1,235 rows/s, 7,000 (1 version, 9 s) behind": seen(
+        drivers=(busy(behind=7000.0, versions_behind=1, seconds_behind=9.0),)
+    ),
+    "running: watermark 5, committed 20 s ago, 1,235 rows/s, 5,000 versions, 2 h behind": seen(
+        drivers=(busy(versions_behind=5000.0, seconds_behind=7300.0),)
+    ),
     "running: watermark 5, committed 20 s ago": seen(),
     "idle: watermark 5, committed 20 s ago, nothing to read": seen(
         health=Health(StreamState.IDLE, "nothing to read, watermark 5")
@@ -110,9 +116,12 @@ def test_numbers_of_a_stream_that_runs() -> None:
 
 
 def test_a_driver_that_has_ended_has_no_rate_and_nothing_behind() -> None:
-    ended = replace(busy(behind=3.0), summary=summary())
-    over = told(seen(state=state(**RELEASED), drivers=(ended,)))
-    assert over.rows_behind is None
+    reads_lance = busy(behind=3.0, versions_behind=1, seconds_behind=2.0, position="version 12")
+    running = told(seen(drivers=(reads_lance,)))
+    assert (running.versions_behind, running.seconds_behind) == (1, 2.0)
+    over = told(seen(state=state(**RELEASED), drivers=(replace(reads_lance, summary=summary()),)))
+    assert (over.rows_behind, over.versions_behind, over.seconds_behind) == (None, None, None)
+    assert over.source_position == running.source_position == "version 12"
     assert over.processed_rows_per_second is None
 
 

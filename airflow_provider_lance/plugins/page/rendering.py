@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from airflow_provider_lance.compat import redact
+from airflow_provider_lance.diagnostics.epoch_sources import readable_offset
 
 __all__ = ["Templates", "ago", "clock", "cut", "duration", "epoch", "number"]
 
@@ -35,6 +36,7 @@ class Templates:
         )
         filters = (ago, clock, cut, duration, epoch, number)
         self._environment.filters.update({each.__name__: each for each in filters})
+        self._environment.filters["offset"] = readable_offset
         style = (files(_PACKAGE) / "templates" / "style.css").read_text(encoding="utf-8")
         # This package's own text, and the only one that is not escaped.
         self._environment.globals["style"] = Markup(style)
