@@ -29,7 +29,7 @@ from airflow_provider_lance.spark.failures import message_of, named_failure, nam
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.heartbeat import HeartbeatWriter
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
-from airflow_provider_lance.spark.source import is_supported, register_source
+from airflow_provider_lance.spark.source import STREAM_FORMAT, is_supported, register_source
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, Source
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
@@ -191,7 +191,8 @@ def _from_source(session: SparkSession, spec: JobSpec, source: Source) -> DataFr
         _register(session, spec)
         options = {"consumerId": spec.sink.query_id} | options
     try:
-        reader = session.readStream.format(source.format).options(**options)
+        form = STREAM_FORMAT if source.is_lance else source.format
+        reader = session.readStream.format(form).options(**options)
         df = (reader.schema(source.schema) if source.schema else reader).load()
         if not spec.sql:
             return df

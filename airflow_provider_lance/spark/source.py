@@ -35,7 +35,11 @@ from airflow_provider_lance.spark.compat import (
 )
 from airflow_provider_lance.spark.source_types import cast_batch, spark_schema
 
-__all__ = ["LanceDataSource", "is_supported", "register_source"]
+__all__ = ["STREAM_FORMAT", "LanceDataSource", "is_supported", "register_source"]
+
+STREAM_FORMAT = "lance_stream"
+"""A second name for ``format``: where the jar of Lance's Spark connector is present, ``lance`` is
+the connector, which has no streaming read."""
 
 _TASK_BYTES = 16 * 1024 * 1024
 _TASK_ROWS = 1_000_000
@@ -62,7 +66,7 @@ def register_source(
     writes_to: str = "",
     checkpoint_location: str = "",
 ) -> None:
-    """Make ``format("lance")`` known to a Spark session.
+    """Make ``format("lance")`` known to a Spark session, and ``format("lance_stream")``.
 
     :param storage_options: Lance's options for the stores of the datasets that are read. Spark
         prints the options of a reader; it does not print these.
@@ -81,7 +85,9 @@ def register_source(
         "writes_to": writes_to,
         "checkpoint_location": checkpoint_location,
     }
-    session.dataSource.register(type("BoundLanceDataSource", (LanceDataSource,), bound))
+    for name in (LANCE, STREAM_FORMAT):
+        kind = type("BoundLanceDataSource", (LanceDataSource,), bound | {"format_name": name})
+        session.dataSource.register(kind)
 
 
 class LanceDataSource(DataSource):
@@ -93,6 +99,7 @@ class LanceDataSource(DataSource):
 
     storage_options: Mapping[str, str] = {}
     writes_to = checkpoint_location = ""
+    format_name = LANCE
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
@@ -109,7 +116,7 @@ class LanceDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """Return the name for ``format``."""
-        return LANCE
+        return cls.format_name
 
     def schema(self) -> StructType:
         """Return the dataset's columns, and those of the change feed.

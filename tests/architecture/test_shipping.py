@@ -13,19 +13,39 @@ import pytest
 from airflow_provider_lance.shipping import application_path, build_zip
 
 
-def test_the_wheel_says_that_it_is_typed(tmp_path: Path) -> None:
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> ZipFile:
     root = Path(__file__).parents[2]
+    target = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(target)],
         cwd=root,
         check=True,
         capture_output=True,
     )
-    (wheel,) = tmp_path.glob("*.whl")
-    names = ZipFile(wheel).namelist()
+    (built,) = target.glob("*.whl")
+    return ZipFile(built)
+
+
+def test_the_wheel_says_that_it_is_typed(wheel: ZipFile) -> None:
+    names = wheel.namelist()
     assert "airflow_provider_lance/py.typed" in names
     metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
-    assert "Typing :: Typed" in ZipFile(wheel).read(metadata).decode()
+    assert "Typing :: Typed" in wheel.read(metadata).decode()
+
+
+def test_spark_finds_the_source_in_the_wheel_without_registration(
+    wheel: ZipFile, tmp_path: Path
+) -> None:
+    wheel.extractall(tmp_path)
+    looked_up = (
+        "from pyspark.sql.datasource import DataSource; import pyspark_lance_stream as found; "
+        "assert issubclass(found.DefaultSource, DataSource); print(found.DefaultSource.name())"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", looked_up], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert said.stdout == "lance\n"
 
 
 @pytest.fixture
