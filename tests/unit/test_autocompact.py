@@ -378,7 +378,10 @@ def test_a_fenced_driver_leaves_the_dataset_to_the_newer_one(
     with caplog.at_level(logging.INFO, LOGGER):
         compaction.epoch_done(1, port, owner)
         settle(compaction)
-    assert told(caplog) == [f"Not compacted: the query has another owner. query_id={QUERY}"]
+    [said] = told(caplog)
+    assert said.startswith("Not compacted: ")
+    assert "owner" in said
+    assert said.endswith(f"query_id={QUERY}")
     assert rewrites(uri) == 0
 
 
@@ -407,7 +410,9 @@ def test_the_end_does_not_wait_for_one_that_hangs_and_it_begins_no_task_after(
     began = time.monotonic()
     compaction.end(0.2)
     assert 0.2 <= time.monotonic() - began < SOON / 2
-    assert told(caplog) == [f"A compaction is still running. query_id={QUERY}"]
+    [said] = told(caplog)
+    assert "still running" in said
+    assert said.endswith(f"query_id={QUERY}")
     gate.open()
     settle(compaction)
     assert rewrites(uri) == 0

@@ -122,7 +122,7 @@ def test_a_merge_key_is_never_replaced() -> None:
     schema = pa.schema([("x", TEXT), ("y", TEXT)])
     options = {"merge_keys": ("x",), "replace_invalid_text": True}
     bad = unchecked([LATIN], TEXT)
-    with pytest.raises(RowsRefusedError, match="'x'.*leaves merge keys alone"):
+    with pytest.raises(RowsRefusedError, match="'x'.*invalidText=replace"):
         split(pa.table({"x": bad, "y": ["fine"]}), schema, **options)
     deleted = pa.table({"x": bad, "y": bad, DELETE_FLAG: [True]})
     with pytest.raises(RowsRefusedError, match="'x'"):
@@ -201,14 +201,14 @@ def test_a_null_within_a_column_is_refused_where_none_may_be(
     source: pa.DataType, target: pa.DataType, value: Any, path: str
 ) -> None:
     table = pa.table({"x": pa.array([value, None], source)})
-    with pytest.raises(RowsRefusedError, match=f"'{path}' may not be null .* in 1 places"):
+    with pytest.raises(RowsRefusedError, match=f"'{path}' .*null.* in 1 places"):
         split(table, pa.schema([("x", target)]))
 
 
 def test_a_null_is_seen_although_the_stream_says_that_there_is_none() -> None:
     kind = pa.list_(pa.field("element", F64, nullable=False))
     wrong = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array([None], F64), type=kind)
-    with pytest.raises(RowsRefusedError, match="'x.element' may not be null"):
+    with pytest.raises(RowsRefusedError, match="'x.element' .*null"):
         split(pa.table({"x": wrong}), pa.schema([("x", kind)]))
 
 
@@ -260,7 +260,7 @@ def test_two_zeros_in_one_epoch_are_one_key_twice(tmp_path: Path) -> None:
     dataset = lance.write_dataset(schema.empty_table(), uri)
     for twice in ([0.0, -0.0], [math.nan, FOREIGN_NAN]):
         rows = pa.table({"k": twice, "v": [1, 2]})
-        with pytest.raises(RowsRefusedError, match="in this epoch more than once"):
+        with pytest.raises(RowsRefusedError, match=r"1 merge keys .*{'k': "):
             gather_rows(rows, task(schema, uri, merge_keys=("k",)), dataset)
 
 

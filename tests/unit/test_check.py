@@ -51,9 +51,10 @@ def test_the_worst_comes_first_and_counts() -> None:
 def test_a_log_shows_what_why_and_what_to_type() -> None:
     lines = list(report(**BEHIND).lines())
     assert lines[0] == "/data/my table.lance at version 12, 2026-03-01T03:00:00+00:00"
-    assert lines[1].startswith("q: running: the driver that owns query q, host:100")
-    assert lines[2].startswith("error    LS102 q  The driver that owns query q, ")
-    assert lines[3].strip().startswith("why: It was killed")
+    assert lines[1].startswith("q: running: ")
+    assert "host:100" in lines[1]
+    assert lines[2].startswith("error    LS102 q  ")
+    assert lines[3].strip().startswith("why: ")
     assert lines[4].strip() == "type: lance-stream release '/data/my table.lance' q --yes"
     assert lines[5].startswith("warning  LS203 q  ")
 

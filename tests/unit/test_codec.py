@@ -173,7 +173,7 @@ def test_a_number_in_the_config_is_read_strictly(word: str, text: str) -> None:
         decode_query({key(word, "q"): text}, "q", 12)
     said = str(caught.value)
     assert key(word, "q") in said
-    assert "a whole number from" in said
+    assert "whole number" in said
     assert "lance.dataset(uri)." in said, "what to type"
     assert "upgrade" not in said
     assert len(said) < 700, "the value is shortened"
@@ -190,7 +190,7 @@ def test_history_is_not_folded_above_the_version_that_says_so(folded: str, fits:
     if fits:
         assert decode_query(config, "q", 12).folded_version == int(folded)
     else:
-        with pytest.raises(ProtocolVersionError, match="from 0 to 12, the version of the dataset"):
+        with pytest.raises(ProtocolVersionError, match="from 0 to 12"):
             decode_query(config, "q", 12)
 
 
@@ -199,7 +199,7 @@ NO_TIME = ["", "noon", "2026-01-02", "2026-01-02T03:04:05", "0001-01-01T00:00+14
 
 @pytest.mark.parametrize("text", NO_TIME)
 def test_the_time_of_a_fold_is_a_moment(text: str) -> None:
-    with pytest.raises(ProtocolVersionError, match=r"lastEpochTime\.q.*with a time zone"):
+    with pytest.raises(ProtocolVersionError, match=r"lastEpochTime\.q.*time zone"):
         decode_query({key("lastEpochTime", "q"): text}, "q", 1)
 
 
@@ -226,7 +226,7 @@ def test_a_field_of_the_owner_is_read_strictly(word: str, value: object) -> None
         decode_query({key("owner", "q"): json.dumps(record)}, "q", 1)
     said = str(caught.value)
     assert f"{word!r} in config key {key('owner', 'q')!r} holds" in said
-    assert "older version of the dataset" in said, "what to do"
+    assert "version=<older>" in said, "what to type"
     assert "upgrade" not in said
     assert len(said) < 700
 
@@ -305,8 +305,9 @@ def test_a_stamp_is_read_strictly(word: str, text: str) -> None:
     with pytest.raises(ProtocolVersionError) as caught:
         decode_stamp(properties, "q", 5)
     said = str(caught.value)
-    assert f"'streaming.{word}' in the transaction of version 5" in said
-    assert "Give this query a queryId of its own" in said
+    assert f"'streaming.{word}'" in said
+    assert "version 5" in said
+    assert "queryId" in said
     assert "upgrade" not in said
     assert len(said) < 500
 

@@ -377,7 +377,8 @@ def test_a_commit_that_the_store_refuses_says_that_the_run_can_be_repeated(
 
     with monkeypatch.context() as patch:
         patch.setattr(Compaction, "commit", staticmethod(refuse))
-        with pytest.raises(TransientError, match="connection reset.*run it again"):
+        version = open_dataset(uri).version
+        with pytest.raises(TransientError, match=f"version {version} .*connection reset"):
             compacted(uri)
     assert compacted(uri).tasks == 2
 

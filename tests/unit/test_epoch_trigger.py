@@ -220,7 +220,7 @@ def test_says_what_changed_and_not_what_did_not(dataset: str, shown: Shown) -> N
         first_event(trigger(dataset), answer, lambda: stream.commit(1))
     assert len(looks) > 2
     text = shown()
-    assert text.count("The store did not answer") == 1
+    assert text.count("did not answer") == 1
     assert text.count("Waiting for epoch 1. epoch=0 ") == 1
     assert text.count("Waiting for epoch 1. epoch=1 ") == 1
 

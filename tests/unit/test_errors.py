@@ -123,13 +123,14 @@ def test_the_decisions_that_go_on_are_these_three() -> None:
 
 
 def test_fenced_by_an_owner_record_that_is_gone_says_so() -> None:
-    assert "its owner record is gone" in str(refusal(Decision.FENCED, owner=None))
+    assert "no driver" in str(refusal(Decision.FENCED, owner=None))
 
 
 def test_a_deleted_checkpoint_is_called_none_yet() -> None:
     empty = Checkpoint("s3://lake/mine")
     message = str(refusal(Decision.CHECKPOINT_FOREIGN, checkpoint=empty))
-    assert "s3://lake/mine has no checkpoint yet" in message
+    assert "s3://lake/mine has no " in message
+    assert "id None" not in message
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -58,10 +59,9 @@ def test_a_folder_in_place_of_a_file_is_named_in_the_error(files: ArrowFiles) ->
 
 
 @pytest.mark.parametrize("location", ["ftp://host/x", "relative/path", "nonsense:/x"])
-def test_what_no_filesystem_serves_is_a_spec_error_with_the_way_out(location: str) -> None:
-    with pytest.raises(SpecError, match="Use an absolute path or a URI") as caught:
+def test_a_location_that_no_filesystem_serves_is_a_spec_error(location: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(repr(location))):
         open_files(location)
-    assert repr(location) in str(caught.value)
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])

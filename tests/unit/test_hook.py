@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,16 @@ def test_resolve(base: str | None, uri: str, expected: str, add_connection: AddC
 
 @pytest.mark.parametrize("uri", ["../x", "a/../../x", "a/%2e%2e/%2E./x", "..\\x"])
 def test_resolve_refuses_to_leave_the_base(uri: str, add_connection: AddConnection) -> None:
-    with pytest.raises(SpecError, match="leads out of the base URI: '..' is not allowed"):
+    with pytest.raises(SpecError, match=re.escape(repr(uri)) + r".*'\.\.'"):
         hook(add_connection, {"base_uri": "/data"}).resolve(uri)
 
 
 def test_resolve_needs_a_base_for_a_relative_name(add_connection: AddConnection) -> None:
-    with pytest.raises(SpecError, match="connection 'warehouse' has no base URI"):
+    with pytest.raises(SpecError, match="'x.lance'.*'warehouse'.*base_uri"):
         hook(add_connection).resolve("x.lance")
-    with pytest.raises(SpecError, match="there is no base URI"):
+    with pytest.raises(SpecError, match="'x.lance'.*base_uri"):
         LanceHook(lance_conn_id=None).resolve("x.lance")
-    with pytest.raises(SpecError, match="must not be empty"):
+    with pytest.raises(SpecError, match="got ' '"):
         LanceHook(lance_conn_id=None).resolve(" ")
 
 
@@ -85,12 +86,12 @@ def test_every_value_but_the_harmless_is_masked(add_connection: AddConnection) -
 @pytest.mark.parametrize(
     ("extra", "message"),
     [
-        ("{base_uri", "extra is not JSON"),
-        ({"storage_options": "{region"}, "storage_options in extra is not JSON"),
-        ({"storage_options": ["region"]}, "must be a JSON object, got list"),
-        ({"storage_options": {"region": {"a": 1}}}, "'region' must be a text"),
-        ({"base_uri": "data"}, "base_uri must be an absolute path or a URI.*'data'"),
-        ({"checkpoint_root": "data"}, "checkpoint_root must be an absolute path or a URI.*'data'"),
+        ("{base_uri", "extra .*JSON"),
+        ({"storage_options": "{region"}, "storage_options .*JSON"),
+        ({"storage_options": ["region"]}, "storage_options .*got list"),
+        ({"storage_options": {"region": {"a": 1}}}, "'region' .*got dict"),
+        ({"base_uri": "data"}, "base_uri must be .*'data'"),
+        ({"checkpoint_root": "data"}, "checkpoint_root must be .*'data'"),
     ],
 )
 def test_an_unreadable_connection_is_one_clear_error(
@@ -113,29 +114,29 @@ def test_the_default_connection_may_be_missing_for_local_paths_only(
 ) -> None:
     assert LanceHook().open(dataset).version == 1
     for uri in ("s3://bucket/flights.lance", "flights.lance"):
-        with pytest.raises(SpecError, match="there is no connection 'lance_default': add it"):
+        with pytest.raises(SpecError, match="airflow connections add lance_default"):
             LanceHook().resolve(uri)
-    with pytest.raises(SpecError, match="there is no connection 'lance_default' to take it from"):
+    with pytest.raises(SpecError, match="no connection 'lance_default'.*checkpoint_root"):
         LanceHook().checkpoint_location("flights")
     good, message = LanceHook().test_connection()
     assert not good
-    assert "there is no connection 'lance_default'" in message
+    assert "airflow connections add lance_default" in message
 
 
 def test_a_connection_of_another_type_is_refused(add_connection: AddConnection) -> None:
     add_connection("warehouse", conn_type="aws")
-    with pytest.raises(SpecError, match="connection 'warehouse' is of type 'aws'"):
+    with pytest.raises(SpecError, match="'warehouse'.*'aws'.*'lance'"):
         LanceHook("warehouse").resolve("flights.lance")
 
 
 def test_each_query_has_a_checkpoint_below_the_root(add_connection: AddConnection) -> None:
     found = hook(add_connection, {"checkpoint_root": "s3a://bucket/checkpoints/"})
     assert found.checkpoint_location("flights") == "s3a://bucket/checkpoints/flights"
-    with pytest.raises(SpecError, match="cannot be part of a config key"):
+    with pytest.raises(SpecError, match=r"'\.\./other'"):
         found.checkpoint_location("../other")
-    with pytest.raises(SpecError, match="of query 'flights' keeps its reports"):
+    with pytest.raises(SpecError, match="'flights.reports'.*'flights'"):
         found.checkpoint_location("flights.reports")
-    with pytest.raises(SpecError, match="connection 'warehouse' has no checkpoint_root"):
+    with pytest.raises(SpecError, match="'warehouse' has no checkpoint_root"):
         hook(add_connection).checkpoint_location("flights")
 
 
@@ -158,10 +159,10 @@ def test_test_connection(tmp_path: Path, dataset: str, add_connection: AddConnec
     (tmp_path / "empty").mkdir()
     good, message = hook(add_connection, {"base_uri": f"{tmp_path}/empty"}).test_connection()
     assert good
-    assert "is an empty folder" in message
+    assert "empty folder" in message
     good, message = hook(add_connection, {"base_uri": f"{tmp_path}/absent"}).test_connection()
     assert not good
-    assert "There is no folder" in message
+    assert f"no folder {tmp_path}/absent" in message
     good, message = hook(add_connection, {"base_uri": f"{dataset}/_latest.x/y"}).test_connection()
     assert not good
     assert hook(add_connection).test_connection()[0]
@@ -170,4 +171,5 @@ def test_test_connection(tmp_path: Path, dataset: str, add_connection: AddConnec
     assert "cannot open 'nfs://host/x'" in message
     good, message = LanceHook(lance_conn_id="nowhere").test_connection()
     assert not good
-    assert "SpecError: there is no connection" in message
+    assert message.startswith("SpecError: ")
+    assert "airflow connections add nowhere" in message

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -47,9 +48,11 @@ def test_each_look_shows_what_is_new(path: Path) -> None:
 def test_of_many_lines_come_the_newest_and_a_count(path: Path) -> None:
     tail = LogTail(path, lines=2)
     add(path, "".join(f"{n}\n" for n in range(100)))
-    assert tail.read() == ["(98 more lines before these)", "98", "99"]
+    counted, *lines = tail.read()
+    assert (re.findall(r"\d+", counted), lines) == (["98"], ["98", "99"])
     add(path, "a\nb\nc\n")
-    assert tail.read() == ["(1 more line before these)", "b", "c"]
+    counted, *lines = tail.read()
+    assert (re.findall(r"\d+", counted), lines) == (["1"], ["b", "c"])
     add(path, "d\n")
     assert tail.read() == ["d"]
 
@@ -57,7 +60,8 @@ def test_of_many_lines_come_the_newest_and_a_count(path: Path) -> None:
 def test_a_count_goes_over_many_blocks(path: Path) -> None:
     add(path, "x" * 99 + "\n")
     add(path, ("y" * 99 + "\n") * 20_000)
-    assert LogTail(path, lines=3).read() == ["(19998 more lines before these)", *["y" * 99] * 3]
+    counted, *lines = LogTail(path, lines=3).read()
+    assert (re.findall(r"\d+", counted), lines) == (["19998"], ["y" * 99] * 3)
 
 
 def test_half_a_line_waits_for_its_end(path: Path) -> None:

@@ -76,19 +76,19 @@ def test_a_run_that_finds_nothing_says_why_step_by_step(tmp_path: Path) -> None:
     report = run(uri, compaction=HUNDRED, olderThan=0)
     assert report.done == {}
     assert list(report.skipped) == list(STEPS)
-    assert "0 small fragments, fewer than 2" in report.skipped["compact"]
-    assert "0 rows are not covered, fewer than 1" in report.skipped["index"]
-    assert "0 versions are older than 0 s" in report.skipped["cleanup"]
+    assert re.search("^0 small .* 2", report.skipped["compact"])
+    assert re.search("^0 rows .* 1", report.skipped["index"])
+    assert re.search("^0 versions .* 0 s", report.skipped["cleanup"])
     assert files(uri) == before
 
 
 @pytest.mark.parametrize(
     ("step", "given", "reason"),
     [
-        ("compact", {"minSmallFragments": 61}, "60 small fragments, fewer than 61"),
-        ("index", {"minUncoveredRows": 201}, "200 rows are not covered, fewer than 201"),
-        ("cleanup", {"minOldVersions": 61, "olderThan": 0}, "60 versions .* fewer than 61"),
-        ("cleanup", {"olderThan": 3600}, "0 versions are older than 3600 s"),
+        ("compact", {"minSmallFragments": 61}, "60 small .* 61"),
+        ("index", {"minUncoveredRows": 201}, "200 rows .* 201"),
+        ("cleanup", {"minOldVersions": 61, "olderThan": 0}, "60 versions .* 61"),
+        ("cleanup", {"olderThan": 3600}, "0 versions .* 3600 s"),
         ("cleanup", {"retainVersions": 99, "olderThan": 0}, "0 versions"),
     ],
 )
@@ -111,7 +111,7 @@ def test_rows_that_were_deleted_one_by_one_do_not_outweigh_a_threshold(tmp_path:
     append(uri, 100, 1000)
     lance.dataset(uri).delete("id = 500")
     report = compacting(uri, minSmallFragments=50)
-    assert "3 small fragments, fewer than 50" in report.skipped["compact"]
+    assert re.search("3 small .* 50", report.skipped["compact"])
 
 
 def test_many_deleted_rows_are_worth_a_compaction(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_small_fragments_that_are_all_in_use_are_said_to_be(tmp_path: Path) -> N
     uri = make(tmp_path, 1)
     stream(uri, mode=OutputMode.UPDATE).step([{"id": 3, "epoch": 1}])
     report = compacting(uri)
-    assert "2 are in use by a live upsert" in report.skipped["compact"]
+    assert "2 are in use" in report.skipped["compact"]
 
 
 def test_a_conflict_without_success_is_not_told_as_nothing_to_do(tmp_path: Path) -> None:
@@ -323,6 +323,6 @@ def test_the_report_as_lines_of_a_log(tmp_path: Path) -> None:
     report = run(uri, compaction=HUNDRED).to_json()
     text = "\n".join(summary_lines(report))
     assert "Done: compact." in text
-    assert "Skipped: cleanup. 0 versions are older than 604800 s" in text
+    assert re.search(r"Skipped: cleanup\. 0 versions .* 604800 s", text)
     fragments = next(line for line in text.splitlines() if "fragments " in line)
     assert fragments.split() == ["fragments", "60", "->", "6"]

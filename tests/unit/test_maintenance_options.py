@@ -70,9 +70,9 @@ def test_an_unknown_name_is_refused_with_the_valid_ones() -> None:
     ("given", "seen"),
     [
         ({"target_rows": 5}, "unknown ['target_rows']"),
-        ({"target_rows_per_fragment": 0}, "target_rows_per_fragment is a whole number"),
-        ({"max_source_fragments": -3}, "max_source_fragments is a whole number"),
-        ({"num_threads": "all"}, "num_threads is a whole number"),
+        ({"target_rows_per_fragment": 0}, "target_rows_per_fragment is"),
+        ({"max_source_fragments": -3}, "max_source_fragments is"),
+        ({"num_threads": "all"}, "num_threads is"),
     ],
 )
 def test_compaction_options_are_pylances_own(given: dict[str, Any], seen: str) -> None:
@@ -170,7 +170,7 @@ def test_a_specification_keeps_its_secrets_to_itself() -> None:
         ("{", "not JSON"),
         ("[]", "expected a mapping"),
         ("{}", "uri is missing"),
-        ('{"uri": "t.lance"}', "uri must be an absolute path"),
+        ('{"uri": "t.lance"}', "uri must be .*'t.lance'"),
         ('{"uri": "/t.lance", "options": {"steps": ["vacuum"]}}', "vacuum"),
         ('{"uri": "/t.lance", "mode": 1}', r"unknown \['mode'\]"),
     ],

@@ -97,18 +97,18 @@ def test_a_consumer_holds_versions_back_for_the_retention(tmp_path: Path, ti: Ta
     [
         ({"steps": ["vacuum"]}, "vacuum"),
         ({"steps": []}, r"\[\]"),
-        ({"steps": ["index"]}, r"\['compaction'\] belong to the step 'compact'.*\['index'\]"),
+        ({"steps": ["index"]}, r"\['compaction'\] .*'compact'.*\['index'\]"),
         ({"steps": ["compact"], "older_than": timedelta(0)}, r"\['olderThan'\].*\['compact'\]"),
         ({"compaction": {"target": 1}}, r"unknown \['target'\]"),
         ({"compaction": {"compaction_mode": "bogus"}}, "bogus"),
-        ({"older_than": 7}, "older_than must be a timedelta.*7"),
-        ({"older_than": timedelta(days=-1)}, "older_than must be a timedelta"),
-        ({"consumer_retention": 7}, "consumer_retention must be a timedelta.*7"),
+        ({"older_than": 7}, "older_than must be .*7"),
+        ({"older_than": timedelta(days=-1)}, "older_than must be"),
+        ({"consumer_retention": 7}, "consumer_retention must be .*7"),
         (
             {"steps": ["compact"], "consumer_retention": timedelta(1)},
             r"\['consumerRetention'\].*\['compact'\]",
         ),
-        ({"deadline": timedelta(0)}, "deadline must be a whole number.*0"),
+        ({"deadline": timedelta(0)}, "deadline must be .*0"),
         ({"retain_versions": 0}, "retainVersions"),
         ({"delete_rate_limit": -1}, "deleteRateLimit.*-1"),
         ({"engine": "cloud"}, "engine must be 'local' or 'spark', got 'cloud'"),
@@ -150,7 +150,7 @@ def test_what_holds_a_template_is_not_judged_before_it_is_filled_in() -> None:
 def test_a_dataset_that_is_not_there_fails_without_a_retry(
     tmp_path: Path, ti: TaskInstance
 ) -> None:
-    with pytest.raises(AirflowFailException, match=r"no Lance dataset at .*nothing\.lance"):
+    with pytest.raises(AirflowFailException, match=r"^DatasetNotFoundError: .*nothing\.lance"):
         run(ti, str(tmp_path / "nothing.lance"))
     assert not (tmp_path / "nothing.lance").exists()
 

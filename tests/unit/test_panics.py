@@ -65,9 +65,7 @@ def test_panic_while_rows_are_written_is_named(tmp_path: Path) -> None:
     uri = str(tmp_path / "texts.lance")
     dataset = lance.write_dataset(TEXTS.empty_table(), uri)
     task = WriteTask(uri, "run", TEXTS, 0, 1000)
-    with pytest.raises(
-        StorageUnavailableError, match="nothing of them was committed: Lance panicked: compute_stat"
-    ):
+    with pytest.raises(StorageUnavailableError, match=f"{uri}.*Lance panicked: compute_stat"):
         task.write(ROWS.to_reader(), dataset)
     with pytest.raises(StorageUnavailableError, match="Lance panicked: compute_stat"):
         list(task(iter(ROWS.to_batches())))
@@ -126,7 +124,7 @@ def test_panic_in_a_command_is_one_message_and_an_exit_status(
     raising(lance.LanceDataset, "config")
     assert main(["status", uri]) == Exit.UNKNOWN
     told = capsys.readouterr().err
-    assert told.startswith("error: Lance panicked on ")
+    assert told.startswith("error: Lance panicked ")
     assert "index out of bounds" in told
 
 

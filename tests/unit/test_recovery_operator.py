@@ -193,7 +193,7 @@ class TestDecisions:
         assert found["evidence"]["proven"] is False
         release = {"epoch": found["evidence"]["watermark"]}
         with pytest.raises(
-            AirflowFailException, match="worker-9.* make sure that this process has exited"
+            AirflowFailException, match=r"DriverAliveError: .*worker-9.*--proven-dead"
         ):
             run(ti, wreck.uri, query_ids=ORDERS, release=release)
         release["proven_dead"] = True
@@ -232,7 +232,7 @@ class TestDecisions:
         wreck.clean_up()
         version = wreck.version
         gap = {"epoch": 7, "landed": True, "after_version": wreck.folded}
-        with pytest.raises(AirflowFailException, match="epoch 7 .* not in doubt, epoch 2 is"):
+        with pytest.raises(AirflowFailException, match="PreconditionError: epoch 7 .*, epoch 2 is"):
             run(ti, wreck.uri, query_ids=ORDERS, resolve_gap=gap)
         assert wreck.version == version
 
@@ -274,7 +274,7 @@ def test_a_query_that_nobody_knows_is_refused_unless_its_checkpoint_is_named(
     wreck: Wreck, ti: TaskInstance, tmp_path: Path
 ) -> None:
     wreck.run(1, released=True)
-    said = r"no trace of the queries \['order'\]; it knows \['orders'\]"
+    said = r"\['order'\]; .*\['orders'\]"
     with pytest.raises(AirflowFailException, match=said):
         run(ti, wreck.uri, query_ids=["order"])
     anew = Wreck(tmp_path, "anew.lance")
@@ -295,24 +295,24 @@ def test_tolerance_says_what_counts_as_trouble(wreck: Wreck, ti: TaskInstance) -
     ("changes", "said"),
     [
         ({"repair": ["watermark", "gap"]}, r"unknown \['gap'\].*\['watermark', 'owner'\]"),
-        ({"repair": 3}, "repair must be a list of"),
+        ({"repair": 3}, "repair must be"),
         ({"fail_on": "fatal"}, r"\['info', 'warning', 'error', 'critical', 'never'\].*'fatal'"),
-        ({"fail_on": None}, "fail_on must be one of"),
+        ({"fail_on": None}, "fail_on must be"),
         ({"tolerance": {"lag": 3}}, r"tolerance: unknown \['lag'\].*'stall'"),
-        ({"tolerance": {"stall": "soon"}}, "stall must be a number above 0, got 'soon'"),
-        ({"tolerance": {"versions": 0}}, "versions must be a number above 0"),
-        ({"tolerance": 5}, "tolerance must be a mapping"),
-        ({"query_ids": "orders"}, "query_ids must be a list"),
-        ({"release": {"epoch": 2}}, "release acts on one query.*query_ids"),
-        ({"query_ids": ["a", "b"], "release": {"epoch": 2}}, r"one query.*\['a', 'b'\]"),
-        ({"checkpoint_location": "/c"}, "checkpoint_location is the checkpoint of one query"),
+        ({"tolerance": {"stall": "soon"}}, "stall must be .* got 'soon'"),
+        ({"tolerance": {"versions": 0}}, "versions must be .* got 0"),
+        ({"tolerance": 5}, "tolerance must be"),
+        ({"query_ids": "orders"}, "query_ids must be"),
+        ({"release": {"epoch": 2}}, "release .*query_ids"),
+        ({"query_ids": ["a", "b"], "release": {"epoch": 2}}, r"release .*query_ids.*\['a', 'b'\]"),
+        ({"checkpoint_location": "/c"}, "checkpoint_location .*query_ids"),
         ({"query_ids": ORDERS, "release": {}}, "release: epoch must be.*None"),
         ({"query_ids": ORDERS, "release": {"epoch": "two"}}, "release: epoch must be.*'two'"),
         ({"query_ids": ORDERS, "release": {"epoch": 2, "dead": 1}}, r"unknown \['dead'\]"),
-        ({"query_ids": ORDERS, "resolve_gap": {"epoch": 2}}, "landed must be True or False"),
+        ({"query_ids": ORDERS, "resolve_gap": {"epoch": 2}}, "landed must be"),
         (
             {"query_ids": ORDERS, "resolve_gap": {"epoch": 2, "landed": True}},
-            "after_version must be the foldedVersion",
+            "after_version must be",
         ),
         ({"query_ids": ORDERS, "resolve_checkpoint": {"epoch": 2}}, "location must name"),
         (
@@ -359,7 +359,7 @@ def test_what_holds_a_template_is_not_judged_before_it_is_filled_in(
 def test_a_dataset_that_is_not_there_fails_without_a_retry(
     tmp_path: Path, ti: TaskInstance
 ) -> None:
-    with pytest.raises(AirflowFailException, match=r"no Lance dataset at .*nothing\.lance"):
+    with pytest.raises(AirflowFailException, match=r"^DatasetNotFoundError: .*nothing\.lance"):
         run(ti, str(tmp_path / "nothing.lance"))
 
 

@@ -86,7 +86,7 @@ def test_the_owner_that_the_restore_took_away_commits_nothing(
 ) -> None:
     scene = Scene(tmp_path, mode)
     scene.clock.seconds += slept
-    with pytest.raises(DatasetRestoredError, match="older version was restored"):
+    with pytest.raises(DatasetRestoredError, match=f"version {scene.version}"):
         scene.second.step()
     assert scene.unchanged()
     assert not scene.second.committer.release()
@@ -101,7 +101,7 @@ def test_a_fenced_driver_stops_where_the_rows_were_brought_back_elsewhere(tmp_pa
     first.step()
     lance.dataset(uri).update_config({"somebody's": "1"})
     log["planned"] = log["committed"] = 1
-    with pytest.raises(FencedError, match="done epoch 1, and this driver is at epoch 1"):
+    with pytest.raises(FencedError, match="done epoch 1, .* epoch 1:"):
         SparkLikeStale(first).step()
     assert world.rows() == epoch_rows(0)
 

@@ -42,7 +42,7 @@ def test_the_tree_has_two_branches() -> None:
 def test_a_terminal_error_fails_at_once(error: type[LanceStreamError]) -> None:
     decision = lance_retry_policy().evaluate(error("x"), try_number=1, max_tries=3)
     assert decision.action is RetryAction.FAIL
-    assert decision.reason == "a retry would fail again"
+    assert "fail again" in decision.reason
 
 
 @pytest.mark.parametrize("error", TRANSIENT)

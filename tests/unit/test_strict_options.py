@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -99,20 +100,20 @@ def test_an_answer_for_a_gap_names_one_epoch(text: object) -> None:
         ({"targetRowsPerFragment": 2**64}, "targetRowsPerFragment must be .* at most 9223372"),
         ({"targetRowsPerFragment": 10**5000}, "targetRowsPerFragment must be .* that cannot be"),
         ({"targetRowsPerFragment": "9" * 5000}, "targetRowsPerFragment must be .* at most"),
-        ({"smallEpochRows": 0.0}, "smallEpochRows must be a whole number"),
-        ({"smallEpochRows": "１"}, "smallEpochRows must be a whole number"),
-        ({"watermarkEvery": "²"}, "watermarkEvery must be a whole number"),
+        ({"smallEpochRows": 0.0}, r"smallEpochRows must be .*got 0\.0"),
+        ({"smallEpochRows": "１"}, "smallEpochRows must be .*got '１'"),
+        ({"watermarkEvery": "²"}, "watermarkEvery must be .*got '²'"),
         ({"vectorSizes": {"v": 2**31}}, "vectorSizes must be .* at most 2147483647"),
-        ({"vectorSizes": "v:8,v:9"}, "vectorSizes must be one that names each column once"),
-        ({"vectorSizes": ":8"}, "vectorSizes must be a mapping of column"),
-        ({"outputMode": b"append"}, "outputMode must be one of"),
-        ({"storageOptions": {"key": b"bytes"}}, "storageOptions must be a mapping of texts"),
-        ({"storageOptions": {"key": float("nan")}}, "storageOptions must be a mapping of texts"),
-        ({"storageOptions": {"key": float("inf")}}, "storageOptions must be a mapping of texts"),
-        ({"storageOptions": {"key": 10**5000}}, "storageOptions must be a mapping of texts"),
-        ({"storageOptions": {"key": object()}}, "storageOptions must be a mapping of texts"),
-        ({"storageOptions": {"": "x"}}, "storageOptions must be a mapping of texts"),
-        ({"storageOptions": {"key": "\ud800"}}, "storageOptions must be a text"),
+        ({"vectorSizes": "v:8,v:9"}, "vectorSizes must be .*got 'v:8,v:9'"),
+        ({"vectorSizes": ":8"}, "vectorSizes must be .*got ':8'"),
+        ({"outputMode": b"append"}, "outputMode must be"),
+        ({"storageOptions": {"key": b"bytes"}}, "storageOptions must be"),
+        ({"storageOptions": {"key": float("nan")}}, "storageOptions must be"),
+        ({"storageOptions": {"key": float("inf")}}, "storageOptions must be"),
+        ({"storageOptions": {"key": 10**5000}}, "storageOptions must be"),
+        ({"storageOptions": {"key": object()}}, "storageOptions must be"),
+        ({"storageOptions": {"": "x"}}, "storageOptions must be"),
+        ({"storageOptions": {"key": "\ud800"}}, "storageOptions must be"),
     ],
 )
 def test_an_option_out_of_range_is_refused(given: dict[str, Any], message: str) -> None:
@@ -124,14 +125,14 @@ def test_an_option_out_of_range_is_refused(given: dict[str, Any], message: str) 
     "trigger", ["² seconds", "１ second", "10 seconds\n", "99999999999 days", "9" * 30 + " seconds"]
 )
 def test_a_trigger_is_an_interval_that_spark_reads(trigger: str) -> None:
-    with pytest.raises(SpecError, match="trigger must be 'availableNow' or an interval"):
+    with pytest.raises(SpecError, match="trigger must be .*'availableNow'"):
         JobSpec.parse(JOB | {"trigger": trigger})
 
 
 @pytest.mark.parametrize("name", ["olderThan", "deadline"])
 @pytest.mark.parametrize("seconds", [10**12, 2**63, "9" * 400, 1e30, float("inf"), float("nan")])
 def test_a_duration_of_a_maintenance_run_is_within_a_century(name: str, seconds: Any) -> None:
-    with pytest.raises(SpecError, match=f"{name} must be a whole number"):
+    with pytest.raises(SpecError, match=f"{name} must be"):
         MaintenanceOptions.parse({name: seconds})
 
 
@@ -257,11 +258,11 @@ SPELLINGS = [
 @pytest.mark.parametrize("inner", SPELLINGS)
 def test_neither_of_dataset_and_checkpoint_lies_in_the_other(outer: str, inner: str) -> None:
     inside = f"{inner}/within"
-    with pytest.raises(SpecError, match="lies in the dataset"):
+    with pytest.raises(SpecError, match=f"^checkpointLocation '{re.escape(inside)}'"):
         SinkOptions.parse(SINK | {"uri": outer, "checkpointLocation": inside})
-    with pytest.raises(SpecError, match="lies in the dataset"):
+    with pytest.raises(SpecError, match="^checkpointLocation '"):
         SinkOptions.parse(SINK | {"uri": outer, "checkpointLocation": inner})
-    with pytest.raises(SpecError, match="the dataset .* lies in"):
+    with pytest.raises(SpecError, match=f"^the dataset '{re.escape(inside)}'"):
         SinkOptions.parse(SINK | {"uri": inside, "checkpointLocation": outer})
 
 
@@ -271,7 +272,7 @@ def test_places_of_a_store_are_compared_in_one_spelling_too() -> None:
     assert not contains("s3://b/t", "s3://b/t.lance")
     assert not contains("s3://b/t", "s3://other/t/x")
     assert not contains("/b/t", "s3://b/t/x")
-    with pytest.raises(SpecError, match=r"cp\.reports.*files of their own"):
+    with pytest.raises(SpecError, match=r"'/d/cp\.reports'.*checkpointLocation"):
         SinkOptions.parse(SINK | {"uri": "/d/cp.reports/t.lance"})
 
 
@@ -314,7 +315,7 @@ def test_the_extra_of_a_connection_is_read_strictly(extra: str) -> None:
 
 @pytest.mark.parametrize("uri", ["a:b", "s3://", "file:///", "s3://[x", "/x\ny", "s3:x"])
 def test_a_uri_that_names_no_place_is_refused_by_the_hook(uri: str) -> None:
-    with pytest.raises(SpecError, match="a dataset URI must be"):
+    with pytest.raises(SpecError, match=f"got {re.escape(repr(uri))}"):
         LanceHook(None).resolve(uri)
 
 
@@ -336,7 +337,7 @@ class Report:
     ],
 )
 def test_a_summary_of_another_form_is_refused(content: bytes) -> None:
-    with pytest.raises(SpecError, match="summary.json of launch x must be one whose"):
+    with pytest.raises(SpecError, match=r"summary\.json of launch x"):
         read_summary(Report(content), "x")  # type: ignore[arg-type]
 
 
@@ -379,9 +380,9 @@ def test_what_a_task_cannot_read_of_an_earlier_try_is_forgotten(note: Any) -> No
 
 @pytest.mark.parametrize("deadline", ["noon", "2026-11-20T14:00:00", 7])
 def test_an_order_to_a_watcher_is_read_strictly(deadline: Any) -> None:
-    with pytest.raises(SpecError, match="deadline is an ISO 8601 time with a time zone"):
+    with pytest.raises(SpecError, match="deadline is .*ISO 8601"):
         SupervisionConfig.from_json(written.ORDER.to_json() | {"deadline": deadline})
-    with pytest.raises(SpecError, match="a launch must be one whose launchedAt is"):
+    with pytest.raises(SpecError, match="launchedAt is .*ISO 8601"):
         Launch.from_json(written.LAUNCH.to_json() | {"launchedAt": deadline})
 
 
@@ -435,7 +436,7 @@ def test_what_is_typed_wrongly_is_one_line_and_status_2(words: tuple[str, ...]) 
 
 def test_what_is_shown_in_a_message_is_short() -> None:
     assert shown("x" * 1000) == f"'{'x' * 79}… (1002 characters)"
-    assert shown(10**5000) == "a int that cannot be shown"
+    assert shown(10**5000).startswith("a int ")
     assert shown("a\nb") == r"'a\nb'"
 
 

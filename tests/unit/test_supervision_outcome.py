@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -72,7 +73,7 @@ def test_a_lost_driver_is_not_replaced_for_ever() -> None:
     found = outcome(DEAD, restarts=SPENT)
     assert found
     assert (found.action, found.state, found.restartable) == (Action.END, S.DEAD, True)
-    assert found.reason == "gone; not restarted again: 2 restarts without progress"
+    assert re.match("gone; .*: 2 restarts", found.reason)
     assert found.restarts == SPENT
 
 

@@ -20,8 +20,8 @@ USERS = '  File "/opt/pyspark/jobs/prices.py", line 3, in price\n    raise Value
 def test_the_users_lines_are_left() -> None:
     failure = users_failure(f"{SPARK}{USERS}ValueError: no\nprice SQLSTATE: 38000\n")
     assert isinstance(failure, UserFunctionError)
-    assert str(failure) == (
-        "a Python function of the stream raised ValueError: no\nprice\n"
+    assert str(failure).endswith(
+        "raised ValueError: no\nprice\n"
         f"Traceback (most recent call last):\n{USERS}ValueError: no\nprice"
     )
 
@@ -30,7 +30,7 @@ def test_a_cause_is_told_too() -> None:
     also = "\nDuring handling of the above exception, another exception occurred:\n\n"
     trace = f"{SPARK}{USERS}KeyError: 1{also}Traceback (most recent call last):\n{USERS}"
     failure = users_failure(f"{trace}prices.NoPriceError: none\n")
-    assert str(failure).startswith("a Python function of the stream raised prices.NoPriceError: no")
+    assert "raised prices.NoPriceError: no" in str(failure)
     assert "KeyError: 1" in str(failure)
 
 
@@ -45,7 +45,8 @@ def test_a_module_that_spark_itself_lacks_is_no_fault_of_the_function() -> None:
     missing = "ModuleNotFoundError: No module named 'pandas'"
     failure = users_failure(f"{SPARK}{missing}\n")
     assert isinstance(failure, SpecError)
-    assert str(failure).startswith(f"{missing}, in the Python of the driver")
+    assert str(failure).startswith(missing)
+    assert "PYSPARK_PYTHON" in str(failure)
     assert isinstance(users_failure(f"{SPARK}{USERS}{missing}\n"), UserFunctionError)
 
 

@@ -172,7 +172,7 @@ def test_a_value_that_does_not_fit_is_refused(task: WriteTask, small_epoch_rows:
     each = replace(task, schema=narrow, small_epoch_rows=small_epoch_rows)
     # Lance wraps what a reader raises while it writes; the message goes through.
     refused = RowsRefusedError if small_epoch_rows else (RowsRefusedError, OSError)
-    with pytest.raises(refused, match="column 'id' does not fit the dataset's int8"):
+    with pytest.raises(refused, match="'id' .*int8"):
         gathered(each, [batch([1000])])
 
 
@@ -236,7 +236,7 @@ def test_a_deleted_row_may_hold_what_the_dataset_refuses(
 def test_a_key_that_is_there_twice_is_refused_with_an_example(
     task: WriteTask, small_epoch_rows: int, partitions: list[list[int]]
 ) -> None:
-    with pytest.raises(RowsRefusedError, match=r"1 merge keys .* {'id': 1}.*Reduce them in sql"):
+    with pytest.raises(RowsRefusedError, match="1 merge keys .* {'id': 1}"):
         gathered(upsert(task, small_epoch_rows), *([batch(ids)] for ids in partitions))
 
 
@@ -251,7 +251,7 @@ def test_a_key_of_a_row_and_of_a_delete_is_twice_too(
 
 @BOTH
 def test_a_key_that_is_null_is_refused(task: WriteTask, small_epoch_rows: int) -> None:
-    with pytest.raises(RowsRefusedError, match=r"merge key \['id'\] is null.*Filter them"):
+    with pytest.raises(RowsRefusedError, match=r"merge key \['id'\] is null"):
         gathered(upsert(task, small_epoch_rows), [batch([1, None])])
 
 
