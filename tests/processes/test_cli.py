@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,19 +15,11 @@ from airflow_provider_lance.cli.command_spec import seconds
 from airflow_provider_lance.cli.commands import COMMANDS
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Configure
-from tests.support.cli import Stream, python, sleeper, typed, write_config
+from tests.support.cli import Stream, python, typed, write_config
 from tests.support.maintenance import make
 
 CLI = ("-m", "airflow_provider_lance.cli")
 EVIL = "x[bold red]y[/]\x1b]0;owned\x07\u202e\r\nz"
-
-
-@pytest.fixture
-def stream(tmp_path: Path) -> Iterator[Stream]:
-    with sleeper() as process:
-        made = Stream(tmp_path, pid=process.pid)
-        made.step(3)
-        yield made
 
 
 def test_help_names_every_command_and_the_exit_statuses() -> None:
@@ -62,9 +53,12 @@ def test_wrong_usage(words: tuple[str, ...]) -> None:
 def test_an_unknown_dataset(tmp_path: Path) -> None:
     ran = typed("status", tmp_path / "none.lance")
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err.startswith("error: no Lance dataset at ")
+    assert ran.err.startswith("error: ")
+    assert f"{tmp_path}/none.lance" in ran.err
     assert "Traceback" not in ran.err
-    assert "Traceback" in typed("status", tmp_path / "none.lance", "--debug").err
+    traced = typed("status", tmp_path / "none.lance", "--debug").err
+    assert "Traceback" in traced
+    assert "DatasetNotFoundError" in traced
 
 
 def test_an_unknown_query_is_told_which_there_are(stream: Stream) -> None:
@@ -77,14 +71,14 @@ def test_an_unknown_query_is_told_which_there_are(stream: Stream) -> None:
 def test_a_dataset_that_no_query_has_written(tmp_path: Path) -> None:
     ran = typed("status", make(tmp_path, 1))
     assert (ran.status, ran.out) == (2, "")
-    assert "no streaming query has left a trace" in ran.err
+    assert "no streaming query" in ran.err
 
 
 def test_of_several_queries_one_must_be_named(stream: Stream, tmp_path: Path) -> None:
     Stream(tmp_path, pid=os.getpid(), uri=stream.uri, name="other").step()
     ran = typed("epochs", stream.uri)
     assert ran.status == 2
-    assert "2 streaming queries; name one of 'orders', 'other'" in ran.err
+    assert "'orders', 'other'" in ran.err
     assert typed("epochs", stream.uri, "other").status == 0
     both = typed("status", stream.uri)
     assert both.out.index("orders: running") < both.out.index("other: running")
@@ -106,7 +100,8 @@ def test_a_store_that_is_away_is_no_verdict(tmp_path: Path) -> None:
     options.write_text(json.dumps(away))
     ran = typed("status", "s3://bucket/t.lance", "--storage-options-file", options)
     assert (ran.status, ran.out) == (3, "")
-    assert ran.err.startswith("error: cannot read s3://bucket/t.lance: ")
+    assert ran.err.startswith("error: ")
+    assert "s3://bucket/t.lance" in ran.err
     assert "s3cr3t" not in ran.err
 
 
@@ -124,7 +119,8 @@ def test_a_store_that_is_away_is_no_verdict(tmp_path: Path) -> None:
 def test_no_secret_on_a_command_line(option: str) -> None:
     ran = typed("status", "s3://bucket/t.lance", "--storage-option", option)
     assert ran.status == 2
-    assert "looks like a secret" in ran.err
+    assert repr(option.partition("=")[0]) in ran.err
+    assert "--storage-options-file" in ran.err
     assert "abc" not in ran.err
 
 
@@ -281,7 +277,7 @@ print(sorted({{name.split(".")[0] for name in sys.modules}} & {{"airflow", "pysp
         "2",
         "[]",
     ]
-    assert "error: --conn-id needs Airflow, which cannot be imported here" in ran.err
+    assert "error: --conn-id needs Airflow" in ran.err
 
 
 def test_importing_the_commands_is_cheap() -> None:

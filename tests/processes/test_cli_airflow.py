@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from airflow.cli.cli_config import ActionCommand, GroupCommand
 
 from airflow_provider_lance.cli.airflow import get_cli_commands
 from airflow_provider_lance.cli.main import build_parser
 from airflow_provider_lance.provider_info import get_provider_info
-from tests.support.cli import QUERY, Stream, python, sleeper, typed
+from tests.support.cli import QUERY, Stream, python, typed
 
 from .conftest import SECRET, AddConnection
 
 BUILDER = "airflow_provider_lance.cli.airflow.get_cli_commands"
 RUN = "from airflow.__main__ import main; main()"
-
-
-@pytest.fixture
-def stream(tmp_path: Path) -> Iterator[Stream]:
-    with sleeper() as process:
-        made = Stream(tmp_path, pid=process.pid)
-        made.step(3)
-        yield made
 
 
 def airflow(*words: str) -> Any:
@@ -87,7 +77,7 @@ print(sorted(set(sys.modules) - before - {"airflow_provider_lance"}))
 
 def test_airflow_runs_them(stream: Stream) -> None:
     ran = airflow("lance", "status", stream.uri, QUERY, "--output", "json")
-    assert (ran.status, ran.document["watermark"]) == (0, 2)
+    assert (ran.status, ran.document["watermark"]) == (0, 3)
     ran = airflow("lance", "resolve", "gap", stream.uri, "--epoch", "9", "--missing")
     assert ran.status == 1
     assert "no gap" in ran.err
@@ -131,16 +121,17 @@ sys.exit(main(["status", "orders.lance", "--conn-id", "lake"]))
 """
     ran = python("-c", code, env=environment)
     assert ran.status == 0, ran.err
-    assert "running: watermark 2" in ran.out.rpartition("--\n")[2]
+    assert "running: watermark 3" in ran.out.rpartition("--\n")[2]
 
 
 def test_a_connection_that_is_not_there(add_connection: AddConnection) -> None:
     ran = typed("status", "orders.lance", "--conn-id", "nowhere")
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err.startswith("error: there is no connection 'nowhere'")
+    assert ran.err.startswith("error: ")
+    assert "airflow connections add nowhere" in ran.err
     ran = typed("status", "/x", "--conn-id", "nowhere", "--storage-option", "a=b")
     assert ran.status == 2
-    assert "brings its own storage options" in ran.err
+    assert ran.err.startswith("error: --conn-id ")
 
 
 def test_the_provider_info_names_the_builder() -> None:

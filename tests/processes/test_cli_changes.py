@@ -6,7 +6,6 @@ import re
 import shlex
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import lance
@@ -16,22 +15,9 @@ from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import NO_EPOCH, OwnerState, QueryState
 from airflow_provider_lance.protocol.watermark import exact_watermark
-from tests.support.cli import QUERY, Ran, Stream, sleeper, typed
+from tests.support.cli import QUERY, Ran, Stream, typed
 from tests.support.consumers import READER, leave
 from tests.support.maintenance import age, files, make, sizes
-
-
-@pytest.fixture
-def process() -> Iterator[subprocess.Popen[bytes]]:
-    with sleeper() as started:
-        yield started
-
-
-@pytest.fixture
-def stream(tmp_path: Path, process: subprocess.Popen[bytes]) -> Stream:
-    made = Stream(tmp_path, pid=process.pid)
-    made.step(4)
-    return made
 
 
 @pytest.fixture
@@ -104,7 +90,7 @@ def test_stop_waits_until_it_has(stream: Stream) -> None:
 def test_stop_that_is_not_obeyed(stream: Stream) -> None:
     ran = typed("stop", stream.uri, "--yes", "--wait", "0.01")
     assert ran.status == 1
-    assert "It has not stopped within 0.01 s; the request stands." in ran.out
+    assert "within 0.01 s" in ran.out
 
 
 def test_stop_of_a_driver_that_is_gone_names_the_next_command(wreck: Stream) -> None:

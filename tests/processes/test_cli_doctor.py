@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from airflow_provider_lance.cli import doctor_machine as environment
 from airflow_provider_lance.cli.doctor_machine import Diagnosis, Level, diagnose_spark
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.dataset import open_dataset as really_open
-from tests.support.cli import Ran, Stream, python, sleeper, typed
+from tests.support.cli import Ran, Stream, python, typed
 from tests.support.maintenance import files, make
 
 PACKAGE = "airflow-provider-lance"
@@ -36,14 +35,6 @@ REPAIR = " --force-reinstall --no-deps pyspark==4.2.0 pyspark-client==4.2.0"
 @pytest.fixture(autouse=True)
 def _spark_submit_is_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", BASE["PATH"])
-
-
-@pytest.fixture
-def stream(tmp_path: Path) -> Iterator[Stream]:
-    with sleeper() as process:
-        made = Stream(tmp_path, pid=process.pid)
-        made.step(2)
-        yield made
 
 
 def doctor(*words: str, **environment: str) -> tuple[Ran, dict[str, dict[str, Any]]]:

@@ -7,33 +7,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import lance
-import pytest
 
 from airflow_provider_lance.diagnostics.check import check
 from airflow_provider_lance.diagnostics.epochs import read_epochs
 from airflow_provider_lance.diagnostics.status import take_status
 from airflow_provider_lance.protocol.dataset import open_dataset
-from tests.support.cli import QUERY, Stream, sleeper, typed, write_config
+from tests.support.cli import QUERY, Stream, typed, write_config
 
 AGES = {"epochAgeSeconds", "sentence", "findings"}
 CLI = (sys.executable, "-m", "airflow_provider_lance.cli")
-
-
-@pytest.fixture
-def process() -> Iterator[subprocess.Popen[bytes]]:
-    with sleeper() as started:
-        yield started
-
-
-@pytest.fixture
-def stream(tmp_path: Path, process: subprocess.Popen[bytes]) -> Stream:
-    made = Stream(tmp_path, pid=process.pid)
-    made.step(4)
-    return made
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -475,7 +476,7 @@ def test_a_log_goes_on_after_a_full_disk(tmp_path: Path) -> None:
     path.unlink()
     log.write(b"kept\n")
     log.close()
-    assert path.read_text() == "\n(14 bytes could not be written here)\nkept\n"
+    assert re.fullmatch(r"\n\(14 bytes .*\)\nkept\n", path.read_text())
 
 
 def test_a_log_whose_folder_is_gone_takes_nothing_and_says_nothing(tmp_path: Path) -> None:

@@ -175,8 +175,9 @@ def test_the_tasks_log_gets_progress_and_warnings_and_a_file_gets_the_rest(
     engine().run(spec())
     shown = [record.getMessage() for record in caplog.records if record.name == LOG.name]
     (log,) = (tmp_path / "drivers" / "lance-optimize").glob("*/driver.log")
-    assert shown == [
-        f"Submitting. All output of the job is in {log}",
+    assert shown[0].startswith("Submitting. ")
+    assert shown[0].endswith(f" {log}")
+    assert shown[1:] == [
         "26/11/20 14:00:00 WARN TaskSetManager: Lost task 0.0",
         "  its trace",
         *(f"Compacting. task={n} of 500" for n in range(50, 501, 50)),
@@ -199,7 +200,7 @@ def test_what_airflow_masks_is_masked_in_the_file(
 
 def test_a_job_without_a_report_is_judged_by_its_output(spark_submit: SparkSubmit) -> None:
     spark_submit.orders(exit=1, say=["26/11/20 14:00:00 ERROR Executor: out of disk"])
-    with pytest.raises(TransientError, match="Its last error: Executor: out of disk. Its output"):
+    with pytest.raises(TransientError, match=r"Executor: out of disk\. .*driver\.log"):
         engine().run(spec())
     said = "Could not parse Master URL: 'sparky'"
     spark_submit.orders(exit=1, say=[f"org.apache.spark.SparkException: {said}"])
@@ -238,7 +239,7 @@ def test_kill_ends_the_job_and_all_that_it_started(spark_submit: SparkSubmit) ->
     killer = threading.Thread(target=kill)
     killer.start()
     # It would wait for ever for the child, which holds the pipe.
-    with pytest.raises(AirflowException, match="what it had committed stays"):
+    with pytest.raises(AirflowException, match="task was ended"):
         running.run(spec())
     killer.join()
     notes = spark_submit.notes
@@ -255,7 +256,7 @@ def _runs(pid: int) -> bool:
 def test_killed_before_it_began_it_submits_nothing(spark_submit: SparkSubmit) -> None:
     running = engine()
     running.kill()
-    with pytest.raises(AirflowException, match="The task was ended"):
+    with pytest.raises(AirflowException, match="task was ended"):
         running.run(spec())
     assert not spark_submit.ran
 
@@ -295,7 +296,7 @@ def test_a_job_that_fails_in_a_cluster_fails_here(small_fragments: str, spark_on
     ("options", "further", "message"),
     [
         ({"dryRun": True}, {}, "engine='local'"),
-        ({}, {"yarn_track_via_rm_api": True}, "this task waits for that end"),
+        ({}, {"yarn_track_via_rm_api": True}, r"\[\'yarn_track_via_rm_api\'\]"),
     ],
 )
 def test_refuses_what_a_driver_in_a_cluster_cannot_do(
@@ -343,6 +344,6 @@ def test_of_many_tasks_the_local_engine_shows_ten(caplog: pytest.LogCaptureFixtu
 def test_local_killed_begins_nothing(small_fragments: str) -> None:
     running = LocalEngine(LOG)  # type: ignore[arg-type]
     running.kill()
-    with pytest.raises(AirflowException, match="The task was ended"):
+    with pytest.raises(AirflowException, match="task was ended"):
         running.run(spec(small_fragments, steps=["compact"]))
     assert len(lance.dataset(small_fragments).get_fragments()) == 4

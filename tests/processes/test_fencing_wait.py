@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,13 +18,6 @@ from airflow_provider_lance.supervision.process import ProcessIdentity
 
 LAUNCH = "20261120T140000000Z-1a2b3c4d"
 ELSEWHERE = ProcessIdentity("worker-9", 4711, "another-boot/1:1")
-
-
-@pytest.fixture
-def process() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as started:
-        yield started
-        started.kill()
 
 
 def owner(process: ProcessIdentity) -> Owner:

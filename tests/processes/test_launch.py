@@ -126,7 +126,7 @@ def test_two_launches_at_once(launches: Launches) -> None:
 
 def test_a_launch_id_serves_once(launches: Launches) -> None:
     driver = launches.shell("sleep 300")
-    with pytest.raises(SpecError, match="already started a driver"):
+    with pytest.raises(SpecError, match=f"{launches.folder().path} .*launch id"):
         launches.shell("true")
     assert driver.alive() is True
 
@@ -213,7 +213,7 @@ def test_a_missing_command_is_named(launches: Launches) -> None:
     folder = launches.folder()
     folder.make()
     folder.write_spec("{}")
-    with pytest.raises(FileNotFoundError, match="not on the PATH") as caught:
+    with pytest.raises(FileNotFoundError, match="PATH") as caught:
         launches.start("spark-submit-9", "--master", "local")
     assert caught.value.filename == "spark-submit-9"
     assert not folder.spec_file.exists()
@@ -248,7 +248,7 @@ def test_a_keeper_that_is_late(launches: Launches, tmp_path: Path, seconds: floa
     with pytest.raises(TransientError, match=f"within {seconds:g} s"):
         launches.shell(f"touch {marker}", seconds=seconds)
     assert not folder.spec_file.exists()
-    assert folder.read_driver() == {"error": "the launch was given up"}
+    assert set(folder.read_driver() or ()) == {"error"}
     assert find(launches.root, "flights", "launch") is None
     assert not marker.exists()
 
@@ -256,7 +256,7 @@ def test_a_keeper_that_is_late(launches: Launches, tmp_path: Path, seconds: floa
 def test_a_keeper_that_is_detached_and_late(launches: Launches) -> None:
     # It cannot say that the driver runs, and so must not leave it running.
     (launches.folder().path / "driver.json").mkdir(parents=True)
-    with pytest.raises(TransientError, match="Killed the driver: its launch was given up"):
+    with pytest.raises(TransientError, match="Killed the driver"):
         launches.start("sleep", "271.828", seconds=2)
     wait_for("its end", lambda: not running(b"271.828"), 10)
 

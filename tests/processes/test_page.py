@@ -135,16 +135,16 @@ def test_what_cannot_be_read_says_so_in_its_own_row(
     answer = site.ask("/")
     assert answer.status_code == 200
     shown = words(answer.text)
-    assert "cannot be read: DatasetNotFoundError: no Lance dataset at" in shown
-    assert "cannot be read: SpecError: there is no connection 'gone'" in shown
-    assert "t.lance empty no stream has written here yet" in shown
+    assert "DatasetNotFoundError: " in shown
+    assert re.search("SpecError: .*'gone'", shown)
+    assert "t.lance empty " in shown
     assert "idle watermark 0, committed" in shown
     # The worst comes first.
     assert shown.index("cannot be read") < shown.index("idle watermark 0")
 
 
 def test_without_a_dataset_it_says_how_to_register_one(site: Site) -> None:
-    assert "No dataset is known. Register one" in words(site.ask("/").text)
+    assert "outlets=[lance_asset(" in words(site.ask("/").text)
 
 
 def test_registered_assets_are_listed(tmp_path: Path, live: Live) -> None:
@@ -166,7 +166,7 @@ def test_a_stream_without_outlets_is_listed_to_who_may_read_its_dag(
         assert listed == address, "the list and the task's button lead to the same page"
         assert "LS000 healthy" in words(site.ask(address).text)
         monkeypatch.setattr(SimpleAuthManager, "filter_authorized_dag_ids", lambda self, **_: set())
-        assert "No dataset is known." in words(site.ask("/").text)
+        assert "outlets=[lance_asset(" in words(site.ask("/").text)
         assert site.ask(address).status_code == 404
 
 
@@ -191,7 +191,7 @@ def test_of_a_shared_dataset_a_viewer_sees_the_streams_of_his_dags(
     assert "hourly" not in answer.text, "a consumer is of another team's DAG"
     assert site.ask(f"/stream?uri={live.uri}&query=theirs&conn_id=").status_code == 404
     begins = site.ask(f"/stream?uri={live.uri}&query=soon&conn_id=")
-    assert "no driver of it has started" in words(begins.text)
+    assert "no driver" in words(begins.text)
     known.append(RegisteredDataset(live.uri))  # an asset: for all who may read assets
     assert "theirs" in words(site.ask("/").text)
 
@@ -202,7 +202,7 @@ def test_registered_datasets_that_cannot_be_read(tmp_path: Path) -> None:
 
     with airflow_of_its_own(tmp_path):
         site = Site(create_app(broken))
-        assert "cannot be read: OSError: the database is gone" in words(site.ask("/").text)
+        assert "OSError: the database is gone" in words(site.ask("/").text)
         assert site.ask("/stream?uri=/a&query=q").status_code == 404
 
 
@@ -271,7 +271,7 @@ def test_nobody_sees_it_without_signing_in(
 def test_who_may_not_read_assets_does_not_see_it(site: Site, path: str) -> None:
     answer = site.ask(path, role="")
     assert answer.status_code == 403
-    assert "permission to read assets" in words(answer.text)
+    assert "read assets" in words(answer.text)
 
 
 @pytest.mark.parametrize("role", ["VIEWER", "USER", "OP", "ADMIN"])

@@ -107,7 +107,7 @@ def test_a_dataset_that_does_not_exist_fails_the_task(tmp_path: Path, run: Run) 
 def test_a_query_that_does_not_exist_fails_the_task(stand: Supervised, run: Run) -> None:
     stand.owner()
     before = lance.dataset(stand.uri).version
-    with pytest.raises(AirflowFailException, match=r"no trace of query 'flihgts'.*\['flights'\]"):
+    with pytest.raises(AirflowFailException, match=r"'flihgts'.*\['flights'\]"):
         run(operator(stand.uri, query_id="flihgts"))
     assert lance.dataset(stand.uri).version == before
     assert stand.asked is None
@@ -341,12 +341,12 @@ def test_a_driver_that_came_to_its_end_while_the_task_waited_for_a_worker(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"query_id": "not a query id"}, "cannot be part of a config key"),
-        ({"uri": ""}, "uri must be a text"),
+        ({"query_id": "not a query id"}, "queryId 'not a query id'"),
+        ({"uri": ""}, "uri must be"),
         ({"uri": "relative"}, "relative name"),
-        ({"stop_grace": timedelta(0)}, "stop_grace must be a timedelta above 0"),
-        ({"stop_grace": 60}, "stop_grace must be a timedelta"),
-        ({"poll_interval": 0}, "poll_interval must be a number of seconds above 0"),
+        ({"stop_grace": timedelta(0)}, "stop_grace must be"),
+        ({"stop_grace": 60}, "stop_grace must be .*60"),
+        ({"poll_interval": 0}, "poll_interval must be"),
         ({"on_missing": "ignore"}, "on_missing must be 'wait' or 'fail'"),
     ],
 )
@@ -417,7 +417,7 @@ def test_a_store_that_is_away_while_it_is_waited_for(stand: Supervised, shown: S
 
     hook.note = note  # type: ignore[method-assign]
     assert run(task)["state"] == "released"
-    assert shown().count("The store did not answer") == 2
+    assert shown().count("did not answer") == 2
 
 
 def test_the_trigger_asks_a_store_that_is_away_again(stand: Supervised) -> None:
@@ -474,7 +474,7 @@ def test_a_task_that_is_ended_leaves_the_request(stand: Supervised) -> None:
     ending.start()
     began = time.monotonic()
     try:
-        with pytest.raises(AirflowException, match="the stop request stands"):
+        with pytest.raises(AirflowException, match="request stands"):
             run(task)
     finally:
         ending.join()

@@ -165,17 +165,17 @@ def that_is_wrapped(spark: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (with_a_global, "it uses ['LIMIT'] from outside of it"),
-        (with_a_default, "it uses ['LIMIT'] from outside of it"),
-        (with_an_import_of_the_file, "it uses ['json'] from outside of it"),
-        (with_names_deep_inside, "it uses ['LIMIT'] from outside of it"),
-        (with_no_session, "its first parameter must be spark"),
+        (with_a_global, "it uses ['LIMIT']"),
+        (with_a_default, "it uses ['LIMIT']"),
+        (with_an_import_of_the_file, "it uses ['json']"),
+        (with_names_deep_inside, "it uses ['LIMIT']"),
+        (with_no_session, "must be spark"),
         (with_any_number, "given by name"),
-        (that_waits, "not wait or yield"),
-        (that_yields, "not wait or yield"),
-        (that_is_wrapped, "only a function that is defined with def"),
-        (lambda spark: spark, "only a function that is defined with def"),
-        (functools.partial(with_no_session, "x"), "only a function that is defined with def"),
+        (that_waits, "wait or yield"),
+        (that_yields, "wait or yield"),
+        (that_is_wrapped, "defined with def"),
+        (lambda spark: spark, "defined with def"),
+        (functools.partial(with_no_session, "x"), "defined with def"),
     ],
 )
 def test_what_cannot_be_shipped_is_told_when_the_dag_is_parsed(
@@ -193,14 +193,14 @@ def test_a_closure_cannot_be_shipped() -> None:
     def rows(spark: Any) -> Any:
         return spark.readStream.json(path)
 
-    with pytest.raises(SpecError, match=r"cannot ship 'rows'.*it uses \['path'\] from outside"):
+    with pytest.raises(SpecError, match=r"cannot ship 'rows'.*it uses \['path'\]"):
         stream(rows)
 
 
 def test_a_function_without_source_text_cannot_be_shipped() -> None:
     found: dict[str, Any] = {}
     exec("def rows(spark):\n    return spark\n", found)
-    with pytest.raises(SpecError, match="its source text cannot be found"):
+    with pytest.raises(SpecError, match="source text"):
         stream(found["rows"])
 
 
@@ -220,7 +220,7 @@ def test_an_argument_that_json_cannot_hold_is_refused() -> None:
     def rows(spark: Any, path: Any) -> Any:
         return [spark, path]
 
-    with pytest.raises(SpecError, match=r"argument path of 'rows' cannot be sent.*PosixPath"):
+    with pytest.raises(SpecError, match=r"argument path of 'rows' .*PosixPath"):
         stream(rows, Path("/in")).job_spec("dag/stream/run/-1#1")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -307,29 +308,28 @@ def test_a_mistake_without_a_template_is_told_when_the_dag_is_parsed(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"poll_interval": 0}, "poll_interval must be a number of seconds above 0, got 0"),
-        ({"poll_interval": timedelta(seconds=1)}, "poll_interval must be a number"),
-        ({"stall_timeout": 600}, "stall_timeout must be a timedelta"),
-        ({"start_timeout": timedelta(0)}, "start_timeout must be a timedelta above 0"),
-        ({"heartbeat_timeout": None}, "heartbeat_timeout must be a timedelta"),
-        ({"stop_grace": "1 minute"}, "stop_grace must be a timedelta"),
-        ({"max_restarts": -1}, "max_restarts must be a whole number"),
-        ({"max_restarts": "5"}, "max_restarts must be a whole number"),
+        ({"poll_interval": 0}, "poll_interval must be .*got 0"),
+        ({"poll_interval": timedelta(seconds=1)}, "poll_interval must be .*timedelta"),
+        ({"stall_timeout": 600}, "stall_timeout must be .*600"),
+        ({"start_timeout": timedelta(0)}, "start_timeout must be"),
+        ({"heartbeat_timeout": None}, "heartbeat_timeout must be .*None"),
+        ({"stop_grace": "1 minute"}, "stop_grace must be .*'1 minute'"),
+        ({"max_restarts": -1}, "max_restarts must be .*-1"),
+        ({"max_restarts": "5"}, "max_restarts must be .*'5'"),
         ({"restart_delay": timedelta(hours=1)}, "at most max_restart_delay"),
         ({"max_restart_delay": timedelta(seconds=1)}, "at most max_restart_delay"),
-        ({"healthy_after": timedelta(seconds=-1)}, "healthy_after must be a timedelta"),
+        ({"healthy_after": timedelta(seconds=-1)}, "healthy_after must be"),
     ],
 )
 def test_a_wrong_time_out_is_told_when_the_dag_is_parsed(
     changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(SpecError) as told:
+    with pytest.raises(SpecError, match=message):
         Supervision(**changes)
-    assert message in str(told.value)
 
 
 def test_supervision_in_another_form_is_told_when_the_dag_is_parsed(tmp_path: Any) -> None:
-    with pytest.raises(SpecError, match=r"supervision must be a Supervision\(...\)"):
+    with pytest.raises(SpecError, match="supervision must be"):
         operator(tmp_path, supervision={"poll_interval": 1})
 
 
@@ -379,7 +379,7 @@ def test_another_tasks_result_is_not_judged_before_it_is_there(tmp_path: Any) ->
 
 
 def test_a_mistake_beside_a_template_is_told_when_the_dag_is_parsed(tmp_path: Any) -> None:
-    with pytest.raises(SpecError, match="watermarkEvry.*did you mean watermarkEvery"):
+    with pytest.raises(SpecError, match="watermarkEvry.*mean watermarkEvery"):
         operator(tmp_path, uri="{{ x }}", sink_options={"watermarkEvry": "{{ y }}"})
 
 
@@ -394,8 +394,8 @@ RENDERED_BADLY = [
     ("changes", "message"),
     [
         *RENDERED_BADLY,
-        ({"lance_conn_id": "nowhere"}, "there is no connection 'nowhere'"),
-        ({"lance_conn_id": "spark_default"}, "connection 'spark_default' is of type 'spark'"),
+        ({"lance_conn_id": "nowhere"}, "airflow connections add nowhere --conn-type lance"),
+        ({"lance_conn_id": "spark_default"}, "'spark_default' is of type 'spark'"),
         ({"lance_conn_id": "lake", "checkpoint_location": None}, "has no checkpoint_root"),
         (
             {"lance_conn_id": "rooted", "checkpoint_location": None, "query_id": "x.reports"},
@@ -403,11 +403,11 @@ RENDERED_BADLY = [
         ),
         (
             {"lance_conn_id": "lance_default", "checkpoint_location": "s3a://bucket/cp"},
-            "there is no connection 'lance_default'",
+            "airflow connections add lance_default",
         ),
-        ({"spark_conn_id": "nowhere"}, "there is no Spark connection 'nowhere'"),
-        ({"spark_conn_id": "lake"}, "'lance://' is no master of Spark"),
-        ({"spark_submit": {"yarn_track_via_rm_api": True}}, "requires Spark master to be YARN"),
+        ({"spark_conn_id": "nowhere"}, "airflow connections add nowhere --conn-type spark"),
+        ({"spark_conn_id": "lake"}, "'lance://' is no master"),
+        ({"spark_submit": {"yarn_track_via_rm_api": True}}, "to be YARN"),
         ({"spark_submit": {"spark_binary": "sh"}, "spark_conn_id": "odd"}, "spark-home"),
         ({"spark_conn_id": "standalone", "deploy_mode": "cluster"}, "use client mode"),
         ({"spark_conn_id": "kubernetes"}, "cncf-kubernetes"),
@@ -473,7 +473,7 @@ def test_the_smallest_stream_finds_its_places_and_its_name(
     assert sink["queryId"] == "flights"
     assert sink["checkpointLocation"] == f"{tmp_path}/checkpoints/flights"
     assert sink["createIfMissing"] is True
-    assert "No query_id is given: the query is 'flights'." in shown()
+    assert re.search("No query_id .*'flights'", shown())
 
 
 def test_options_may_be_spelled_as_in_airflow(tmp_path: Any, spark_submit: SparkSubmit) -> None:
@@ -496,8 +496,8 @@ def test_the_datasets_name_stands_for_the_query_of_one_task_only(
     stream.release()
     with pytest.raises(AirflowFailException) as failed:
         run(operator(tmp_path, query_id=None))
-    assert "is the query of task dag/old_name; this is task dag/stream" in str(failed.value)
-    assert "Write query_id='flights' if this task continues that query" in str(failed.value)
+    for value in ("task dag/old_name;", "task dag/stream.", "query_id='flights'"):
+        assert value in str(failed.value)
     assert not spark_submit.ran
     run(operator(tmp_path, query_id="flights"))
     assert spark_submit.ran
@@ -520,7 +520,7 @@ def test_the_drivers_folder_is_a_setting(
     run(operator(tmp_path))
     assert list((tmp_path / "elsewhere" / "flights").iterdir())
     monkeypatch.setenv("AIRFLOW__LANCE__DRIVER_FOLDER", "elsewhere")
-    with pytest.raises(AirflowFailException, match=r"driver_folder .* must be an absolute path"):
+    with pytest.raises(AirflowFailException, match="driver_folder .*'elsewhere'"):
         run(operator(tmp_path))
     monkeypatch.setenv("AIRFLOW__LANCE__DRIVER_FOLDER", "")
     monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))
@@ -572,9 +572,8 @@ def test_a_killed_driver_is_retried(
     spark_submit: SparkSubmit,
 ) -> None:
     spark_submit.orders(summary=None, say=["the last words"], **order)
-    with pytest.raises(TransientError, match=rf"\({status}\) and left no summary") as failed:
+    with pytest.raises(TransientError, match=rf"\({status}\) .*no summary") as failed:
         run(operator(tmp_path))
-    assert "retry takes over safely" in str(failed.value)
     assert "the last words" not in str(failed.value)
 
 
@@ -606,7 +605,7 @@ def test_a_signal_is_not_explained_by_an_earlier_error(
     tmp_path: Any, spark_submit: SparkSubmit
 ) -> None:
     spark_submit.orders(summary=None, say=[MASTER], signal=signal.SIGKILL)
-    with pytest.raises(TransientError, match=r"signal 9\) and left no summary"):
+    with pytest.raises(TransientError, match=r"signal 9\) .*no summary"):
         run(operator(tmp_path))
 
 
@@ -636,12 +635,15 @@ def test_no_spark_submit_on_path(
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     with pytest.raises(AirflowFailException) as caught:
         run(operator(tmp_path, spark_submit={"spark_binary": "spark3-submit"}))
-    assert str(caught.value) == (
-        "SpecError: 'spark3-submit', the spark-binary of Spark connection 'spark_default', is not "
-        "on the PATH of this worker. Install Spark's client, for example with `pip install "
-        "'airflow-provider-lance[pyspark]'`, which brings spark-submit; or name another command in "
-        'the connection\'s extra, as {"spark-binary": "spark3-submit"}'
+    said = str(caught.value)
+    assert said.startswith("SpecError: 'spark3-submit', ")
+    parts = (
+        "'spark_default'",
+        "PATH",
+        "`pip install 'airflow-provider-lance[pyspark]'`",
+        '{"spark-binary": "spark3-submit"}',
     )
+    assert [each for each in parts if each not in said] == []
 
 
 def test_progress_and_links_while_it_runs(
@@ -700,7 +702,7 @@ def test_a_heartbeat_that_cannot_be_read_fails_nothing(
 ) -> None:
     spark_submit.orders(unreadable_heartbeat=True, say=["working"], summary={})
     assert run(operator(tmp_path))["reason"] == "finished"
-    assert shown().count("The stream cannot be observed now; it keeps running.") == 1
+    assert shown().count("cannot be observed") == 1
 
 
 def test_on_kill_has_the_driver_ended_after_its_grace(
@@ -718,7 +720,7 @@ def test_on_kill_has_the_driver_ended_after_its_grace(
     began: list[float] = []
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(AirflowException, match="asked to stop in order"):
+    with pytest.raises(AirflowException, match="asked to stop"):
         run(task)
     killer.join()
     pid = spark_submit.notes["pid"]

@@ -136,7 +136,7 @@ def test_a_retry_finds_the_driver_again(
         summary = operator(tmp_path).execute(context(store, try_number=2))
     assert summary["watermark"] == 7, "the first driver's own summary"
     assert not spark_submit.ran, "no second driver"
-    assert f"Found the driver again. where=pid {pid}" in shown()
+    assert f"driver again. where=pid {pid}" in shown()
 
 
 def test_a_driver_is_noted_before_it_is_started(
@@ -187,7 +187,7 @@ def test_without_task_state_the_owner_record_tells(
 
 @pytest.mark.parametrize(
     ("changes", "max_tries", "why"),
-    [({}, 2, "the task was cleared"), ({"sql": "SELECT 1"}, 1, "its arguments changed")],
+    [({}, 2, "was cleared"), ({"sql": "SELECT 1"}, 1, "its arguments changed")],
 )
 def test_a_clear_or_a_change_replaces_the_driver(
     changes: dict[str, Any],
@@ -448,7 +448,7 @@ def test_a_driver_of_a_dead_host_is_waited_for_once(
         own(tmp_path, dataset, launch.launched_by, launch.launch_id)
     spark_submit.orders(summary={"watermark": 99})
     bounded = {"trigger": "availableNow", "heartbeat_timeout": timedelta(seconds=0.3)}
-    with pytest.raises(TransientError, match="not visible from here"):
+    with pytest.raises(TransientError, match="not visible"):
         operator(tmp_path, **bounded).execute(context(store, try_number=2))
     assert not spark_submit.ran
     assert operator(tmp_path, **bounded).execute(context(store, 3))["watermark"] == 99
@@ -493,7 +493,7 @@ def test_a_good_end_elsewhere_is_not_waited_for(
     event = {"outcome": finished, "order": order.to_json()}
     assert operator(tmp_path).execute_complete(context(store), event)["reason"] == "finished"
     assert time.monotonic() - began < 5
-    assert "cannot be ended from here" not in shown()
+    assert launch.where() not in shown(), "nothing is left of it to end"
 
 
 def test_who_is_fenced_by_its_own_task_watches_that_driver(
@@ -564,7 +564,7 @@ def test_a_success_without_a_summary_is_none_if_the_driver_was_at_work(
 ) -> None:
     """As spark-submit tells of a driver in a cluster that ran out of memory."""
     spark_submit.orders(heartbeats=[{"state": "running"}], summary=None, exit=0)
-    with pytest.raises(TransientError, match=r"exit status 0\) and left no summary"):
+    with pytest.raises(TransientError, match=r"exit status 0\) .*no summary"):
         operator(tmp_path, max_restarts=0).execute(context(None))
 
 
@@ -641,7 +641,7 @@ def test_a_driver_that_runs_is_watched_though_airflow_keeps_no_note_of_it(
     forgetful = Forgetful(kept=1)
     assert operator(tmp_path).execute(context(forgetful))["reason"] == "finished"
     assert forgetful.get("lance_stream")["launch"]["launchId"], "enough to find it again"
-    assert "Airflow did not keep the task's state." in shown()
+    assert "did not keep" in shown()
 
 
 def test_nothing_is_started_that_airflow_takes_no_note_of(
@@ -708,7 +708,7 @@ def test_one_that_was_just_started_is_asked_too(tmp_path: Path, spark_submit: Sp
     spark_submit.orders(summary=None, hang=True)
     task = operator(tmp_path)
     task.__class__ = Hasty
-    with pytest.raises(AirflowException, match="asked to stop in order"):
+    with pytest.raises(AirflowException, match="asked to stop"):
         task.execute(context(None))
     [folder] = (tmp_path / "drivers" / "flights").iterdir()
     wait_for("its end, after its grace", (folder / "exit.json").exists, 30)

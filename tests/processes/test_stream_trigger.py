@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import threading
 import time
@@ -230,7 +231,7 @@ def test_a_connection_that_is_missing_ends_no_stream(
 
     assert outcome(watched(made, stand.beat, end, answer)).state is S.FINISHED
     text = shown()
-    assert text.count("The stream cannot be observed now; it keeps running. error=SpecError") == 1
+    assert len(re.findall("cannot be observed .*error=SpecError", text)) == 1
     assert "'warehouse'" in text
 
 
@@ -363,8 +364,8 @@ def test_a_store_that_does_not_answer_is_asked_again(stand: Supervised, shown: S
     found = outcome(watched(made, answer, end))
     assert found.state is S.FINISHED
     text = shown()
-    assert text.count("The stream cannot be observed now; it keeps running.") == 1
-    assert text.count("The stream is visible again.") == 1
+    assert text.count("cannot be observed") == 1
+    assert text.count("visible again") == 1
 
 
 def let_go(pipe: Path) -> None:
@@ -595,7 +596,7 @@ def test_a_task_that_goes_on_keeps_its_driver(
     killed_by_user(running[1])
     assert_not_asked(stand)
     assert running[0].poll() is None
-    assert "its driver keeps running" in shown()
+    assert "driver keeps running" in shown()
 
 
 def test_a_task_whose_run_was_deleted_has_ended(
@@ -635,8 +636,8 @@ def test_an_airflow_that_never_answers_ends_no_stream(
     killed_by_user(running[1])  # there is no Airflow to ask
     assert_not_asked(stand)
     text = shown()
-    assert text.count("The driver could not be asked to stop yet.") == 3
-    assert "The driver was not asked to stop and keeps running." in text
+    assert text.count("could not be asked") == 3
+    assert "was not asked" in text
     assert str(stand.folder.path) in text, "it says where the driver is"
 
 
@@ -692,7 +693,7 @@ def test_a_store_that_is_away_does_not_raise(
         path.write_bytes(b"not a manifest")
     killed_by_user(running[1])
     text = shown()
-    assert "could not be asked to stop" in text
+    assert "could not be asked" in text
     assert str(stand.folder.path) in text, "it says where the driver is"
 
 
@@ -704,7 +705,7 @@ def test_a_driver_that_has_made_no_dataset_has_nothing_to_be_asked(
     absent = stand.launch(stand.remote(), uri=f"{stand.uri}-absent")
     killed_by_user(in_task(trigger(absent)))
     assert not Path(absent.uri).exists()
-    assert "found no driver to ask" in shown()
+    assert "found no driver" in shown()
 
 
 def test_a_driver_without_a_place_is_asked_too(

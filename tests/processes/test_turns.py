@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -247,8 +248,8 @@ def test_a_task_waits_in_the_worker_and_launches_when_its_turn_has_come(
     assert spark_submit.ran
     assert busy.notes["mine"]["going"] is True
     said = shown()
-    assert said.count(f"Waiting for run other, which streams query '{QUERY}' now.") == 1
-    assert "Its turn has come." in said
+    assert len(re.findall(f"run other, .*'{QUERY}'", said)) == 1
+    assert "turn has come" in said
 
 
 def test_a_deferrable_task_waits_in_the_triggerer(
@@ -276,8 +277,8 @@ def test_a_deferrable_task_waits_in_the_triggerer(
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"deadline": 0}, AirflowTaskTimeout, "timed out at .* waiting for run other"),
-        ({"since": -24}, TransientError, "waited since .* for run other.*LanceStreamStopOperator"),
+        ({"deadline": 0}, AirflowTaskTimeout, "timed out at .* run other"),
+        ({"since": -24}, TransientError, "waited since .* run other.*LanceStreamStopOperator"),
     ],
 )
 def test_a_wait_that_is_too_long_fails_the_task_and_says_for_whom(
@@ -347,7 +348,7 @@ def test_waits_for_a_living_driver_of_another_run(
     process = owned.process()
     committer = owned.owner(here(process), launched_by=OTHER)
     owned.beat(time=utc_now())
-    assert by_owner(owned, hook).startswith("the driver of run other, ")
+    assert by_owner(owned, hook).startswith("the driver of run other,")
     committer.release()
     assert not by_owner(owned, hook)
 
@@ -434,5 +435,5 @@ def test_the_trigger_gives_up(changes: dict[str, int], runs: OtherRuns, hook: La
 
 @pytest.mark.parametrize("changes", [{"others": "text"}, {"taskKey": 7}, {"since": "soon"}])
 def test_a_turn_of_another_form_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(SpecError, match="a turn must be"):
+    with pytest.raises(SpecError, match="^a turn must"):
         Turn.from_json(turn().to_json() | changes)
