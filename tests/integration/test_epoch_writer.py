@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -288,7 +289,7 @@ def test_a_store_that_takes_no_rows_is_named_by_driver_and_executors(
     to = warmed(writer(tmp_path, orders(0, 1).schema), df)
     shutil.rmtree(Path(to.task.uri, "data"))
     Path(to.task.uri, "data").write_text("no folder")
-    with pytest.raises(StorageUnavailableError, match="cannot write rows to .*nothing of them"):
+    with pytest.raises(StorageUnavailableError, match=re.escape(to.task.uri)):
         write(to, df)
     assert to.on_executors == (2 if rows < SMALL else 3)
 

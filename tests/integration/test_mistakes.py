@@ -112,10 +112,9 @@ def test_an_exception_in_a_udf_is_told_with_the_users_lines(
     summary = failed(spark, job(tmp_path, dataframe=f"tests.support.mistakes:{function}"))
     assert summary.error == "UserFunctionError"
     assert summary.message
-    assert summary.message.startswith(
-        "a Python function of the stream raised ValueError: no price for 3\nask the shop\n"
-        "Traceback (most recent call last):\n"
-    )
+    first, _, trace = summary.message.partition("\nTraceback (most recent call last):\n")
+    assert first.endswith("raised ValueError: no price for 3\nask the shop")
+    assert trace
     assert summary.message.endswith("ValueError: no price for 3\nask the shop")
     assert "in _price\n    raise ValueError(" in summary.message
     assert "pyspark" not in summary.message
@@ -138,7 +137,7 @@ def test_a_checkpoint_that_cannot_be_written(
     summary = failed(spark, job(tmp_path, source=RATE, sink=location))
     assert summary.error == "AccessDeniedError"
     assert summary.message
-    assert "Let the driver's user read and write there" in summary.message
+    assert str(tmp_path / place) in summary.message
 
 
 def test_a_host_that_is_not_there_may_come_back(spark: SparkSession, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_restored_dataset_is_refused_and_bringing_it_back_gives_every_row_once
     assert f"version 10 of {restored.uri} restored version {BACK}" in said
     assert "epochs 3 to 5" in said
     assert "(30 rows)" in said
-    command = re.search(r"to bring them back: (python -c .*?); or, to continue", said)
+    command = re.search(r"(python -c .*?); or, ", said)
     assert command, said
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path}
@@ -127,7 +127,7 @@ def test_a_restored_dataset_goes_on_without_the_rows_that_are_accepted_as_gone(
         for each in check(open_dataset(restored.uri), ["q"]).findings
         if each.code is Code.COMMIT_LOG_AHEAD
     ]
-    assert "restore version 9 to bring them back" in seen.cause
+    assert "restore version 9 " in seen.cause
     assert option[0] in seen.cause
     refused(restored, onRestore="accept:4-5")
     restored.run(onRestore=option[1])
@@ -172,7 +172,7 @@ def test_a_foreign_cleanup_of_everything_old_does_not_make_a_restored_dataset_he
     assert Code.HEALTHY not in seen
     assert seen & {Code.COMMIT_LOG_AHEAD, Code.HISTORY_GAP}
     said = str(refused(restored))
-    assert "cannot be brought back" in said
+    assert "python -c" not in said, "no version to restore is left"
     option = re.search(r"onRestore=(accept:\d+-\d+)", said)
     assert option, said
     restored.run(onRestore=option[1])

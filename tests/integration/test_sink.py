@@ -204,13 +204,13 @@ def test_rows_are_cast_to_the_datasets_own_schema(spark: SparkSession, tmp_path:
     ("columns", "message"),
     [
         ("id, grp", r"'amount' \(double\) is missing"),
-        ("*, 1 AS surplus", r"'surplus' \(int32\) is not in the dataset"),
+        ("*, 1 AS surplus", r"'surplus' \(int32\)"),
         (
             "id, grp, CAST(amount AS STRING) AS amount",
-            "'amount' is string in the stream and double",
+            "'amount' is string .*double",
         ),
         ("grp AS id, id AS grp, amount", "'id' is string.*'grp' is int64"),
-        ("id + 0.5D AS id, grp, amount", "'id' is double in the stream and int64"),
+        ("id + 0.5D AS id, grp, amount", "'id' is double .*int64"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_at_the_start(
@@ -230,9 +230,9 @@ def _split(columns: str) -> list[str]:
 @pytest.mark.parametrize(
     ("field", "bad", "message"),
     [
-        (pa.field("x", pa.float64(), nullable=False), None, "may not be null.* 1 rows"),
+        (pa.field("x", pa.float64(), nullable=False), None, "'x' .*null in 1 rows"),
         (pa.field("x", pa.list_(pa.float32(), 3)), [1.0, 2.0], "other lengths than 3"),
-        (pa.field("x", pa.int8()), 1000, "does not fit the dataset's int8"),
+        (pa.field("x", pa.int8()), 1000, "'x' .*dataset's int8"),
     ],
 )
 @pytest.mark.parametrize("small_epoch_rows", [0, 1000])
@@ -345,7 +345,7 @@ def test_an_upsert_deletes_where_the_condition_says(spark: SparkSession, tmp_pat
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([(1, "a"), (1, "b")], "more than once, for example {'id': 1}"),
+        ([(1, "a"), (1, "b")], "1 merge keys .* {'id': 1}"),
         ([(None, "a")], r"merge key \['id'\] is null"),
     ],
 )
@@ -517,7 +517,7 @@ def test_a_recreated_dataset_is_refused(stream: Stream) -> None:
     lance.LanceDataset.drop(stream.uri)
     stream.create()
     stream.add(orders(5, 5))
-    with pytest.raises(CheckpointMismatchError, match="no trace of query"):
+    with pytest.raises(CheckpointMismatchError, match=f"up to 0, but {stream.uri} "):
         stream.run()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_query_of_another_output_mode_is_refused_before_anything_is_made(
     sink = stream.sink(createIfMissing=True, **options)
     said = refused(sink, totals(stream), stream.checkpoint, mode)
     wanted = sink.options.output_mode.value
-    assert f"runs in output mode {mode} and the sink was made for {wanted}" in said
+    assert re.search(f"mode {mode} .* {wanted}", said)
     assert f"outputMode='{mode}'" in said
     assert "sink.start(df)" in said
 
@@ -90,7 +91,7 @@ def test_query_of_the_same_output_mode_replaces_rows_and_adds_none(
 def test_query_with_another_checkpoint_is_refused_before_anything_is_made(stream: Stream) -> None:
     elsewhere = f"{stream.root}/elsewhere"
     said = refused(stream.sink(createIfMissing=True), stream.read(), elsewhere)
-    assert f"the query's checkpoint is file:{elsewhere} and the sink was made for" in said
+    assert f"checkpoint is file:{elsewhere} " in said
     assert stream.checkpoint in said
 
 
@@ -100,7 +101,7 @@ def test_query_on_a_copy_of_the_checkpoint_is_refused(stream: Stream) -> None:
     shutil.copytree(stream.checkpoint, copy)
     stream.add(orders(30, 10))
     said = refused(stream.sink(createIfMissing=True), stream.read(), copy)
-    assert f"the query's checkpoint is file:{copy}" in said
+    assert f"checkpoint is file:{copy}" in said
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,8 @@ def test_check_of_a_healthy_stream_is_clean(scene: Scene) -> None:
     (status,) = report.statuses
     assert status.state == "finished"
     assert (status.watermark, status.rows, status.fragments) == (3, 160, 4)
-    assert status.sentence.startswith("finished: read all available data, watermark 3, committed ")
+    assert status.sentence.startswith("finished: ")
+    assert "watermark 3, " in status.sentence
 
 
 def test_the_checkpoint_is_missing(scene: Scene, kept: Kept) -> None:

@@ -106,7 +106,7 @@ def test_check_reports_stalled_when_an_epoch_is_in_flight_too_long(life: Life) -
     assert (stalled.evidence["planned"], stalled.evidence["watermark"]) == (1, 0)
     assert stalled.command.startswith("lance-stream stop ")
     assert report.statuses[0].state == "stalled"
-    assert " is planned and not committed since " in report.statuses[0].sentence
+    assert ": epoch 1 " in report.statuses[0].sentence
 
 
 def test_check_reports_driver_unseen_when_it_runs_on_another_host(life: Life) -> None:
@@ -118,7 +118,7 @@ def test_check_reports_driver_unseen_when_it_runs_on_another_host(life: Life) ->
     ]
     unseen = finding(report, Code.DRIVER_UNSEEN)
     assert unseen.evidence["alive"] is None
-    assert "cannot be seen from here; epoch 0 was committed " in unseen.summary
+    assert "; epoch 0 was committed " in unseen.summary
     assert report.statuses[0].state == "unknown"
 
 
@@ -127,7 +127,8 @@ def test_a_driver_that_does_not_stop(life: Life) -> None:
     assert codes(report) == [Code.STOP_PENDING]
     pending = finding(report, Code.STOP_PENDING)
     assert (pending.evidence["token"], pending.evidence["by"]) == (1, "ann")
-    assert pending.summary.startswith("Query q was asked to stop by ann ")
+    assert "Query q " in pending.summary
+    assert "by ann " in pending.summary
 
 
 def test_two_drivers_of_one_query(life: Life) -> None:
