@@ -40,7 +40,7 @@ def test_each_name_of_the_reference_is_exported_by_the_module_it_shows(name: str
     assert attribute in (exported(path) or [])
 
 
-def test_each_class_that_airflow_is_told_of_is_in_the_reference() -> None:
+def test_each_class_in_the_provider_info_is_in_the_reference() -> None:
     info = get_provider_info()
     modules = {
         module

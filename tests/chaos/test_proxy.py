@@ -96,7 +96,7 @@ def test_requests_are_told_apart_by_lances_layout(method: str, path: str, kind: 
     assert kind_of(method, path) is kind
 
 
-def test_the_server_ends_with_whoever_started_it_also_when_that_is_killed() -> None:
+def test_s3_server_ends_when_its_owner_is_killed() -> None:
     code = (
         "from tests.support.s3 import *\nwith s3_server() as s: print(s.port, flush=True), input()"
     )
@@ -177,7 +177,7 @@ def create(proxy: Proxy, path: str) -> int:
         wire.close()
 
 
-def test_such_writers_wait_for_their_turn_and_nobody_else_does(
+def test_one_by_one_holds_up_conditional_writes_only(
     proxy: Proxy, wire: http.client.HTTPConnection, name: str
 ) -> None:
     path = f"/lake/{name}"

@@ -101,7 +101,7 @@ CURES = {
 
 
 @pytest.mark.parametrize(("cure", "line"), CURES.items())
-def test_what_the_message_tells_to_type_mends_the_text(
+def test_expression_in_the_message_repairs_the_text(
     stream: Stream, lines: DataFrame, cure: str, line: str
 ) -> None:
     stream.run(lines.selectExpr(cure), createIfMissing=True)
@@ -297,7 +297,7 @@ def test_a_merge_key_whose_name_lance_cannot_merge_is_refused_before_a_dataset_i
     assert stream.dataset.count_rows() == 1, "appended to, it is a name like any other"
 
 
-def test_delete_when_has_a_name_to_itself(stream: Stream) -> None:
+def test_column_with_the_name_of_the_delete_flag_is_refused(stream: Stream) -> None:
     stream.add(orders(0, 1))
     df = stream.read().withColumn("__lance_Delete", F.lit(1))
     options: dict[str, Any] = {

@@ -231,7 +231,7 @@ def test_what_a_crash_leaves_beside_the_files_is_passed_over(stream: Stream) -> 
     assert_exactly_once(stream, 4)
 
 
-def test_a_checkpoint_without_an_owner_says_to_begin_anew(stream: Stream) -> None:
+def test_corrupt_checkpoint_of_an_unknown_query_advises_a_new_checkpoint(stream: Stream) -> None:
     planned(stream)
     corrupt(stream, "offsets/3")
     shutil.rmtree(stream.uri)

@@ -92,7 +92,9 @@ def test_small_epochs_go_straight_from_the_third_on(spark: SparkSession, tmp_pat
     assert stored(to, written).sort_by("id").equals(orders(0, 100))
 
 
-def test_none_goes_straight_when_all_are_for_executors(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_epoch_goes_to_the_executors_when_small_epochs_are_off(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     df = spark.createDataFrame(orders(0, 10))
     to = warmed(writer(tmp_path, orders(0, 1).schema, small_epoch_rows=0), df)
     write(to, df)
@@ -110,7 +112,7 @@ def test_after_a_large_epoch_the_executors_write(spark: SparkSession, tmp_path: 
     assert to.on_executors == 3
 
 
-def test_what_spark_plans_to_read_is_heeded(
+def test_epoch_goes_to_the_executors_when_spark_plans_to_read_much(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     df = spark.createDataFrame(orders(0, 100))
@@ -145,7 +147,9 @@ def test_what_the_driver_may_not_collect_is_written_by_executors(
     assert stored(to, written).sort_by("id").equals(orders(0, 30_000))
 
 
-def test_another_error_of_spark_is_not_taken_for_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_other_spark_error_does_not_move_the_epoch_to_the_executors(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     df = spark.createDataFrame(orders(0, 10))
     to = warmed(writer(tmp_path, orders(0, 1).schema), df)
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):

@@ -240,7 +240,9 @@ def test_other_arguments_are_refused(
     assert "usage: maintain.py" in capsys.readouterr().err
 
 
-def test_an_error_nobody_foresaw_is_named_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_unexpected_error_is_in_the_report_with_its_class(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     uri = fill(str(tmp_path / "many.lance"), 3)
     status, document = run(spark, spec(uri, compaction=SMALL, steps=["compact"]))
     assert (status, document["done"]["compact"]["tasks"]) == (0, 1)
@@ -301,7 +303,9 @@ def test_tasks_are_taken_only_when_there_is_room(spark: SparkSession, planned: A
     assert len(list(results)) + 1 == len(tasks) == len(taken)
 
 
-def test_who_stops_asking_ends_what_is_under_way(spark: SparkSession, planned: Any) -> None:
+def test_closed_iterator_ends_the_running_compaction_tasks(
+    spark: SparkSession, planned: Any
+) -> None:
     port, tasks = planned
     results = ExecuteOnExecutors(spark, {})(port, tasks)
     next(results)

@@ -145,7 +145,7 @@ def test_an_upsert_replaces_by_key_and_adds_the_rest(world: World) -> None:
     assert len(world.rows()) == len(after)
 
 
-def test_a_handle_does_not_move(world: World) -> None:
+def test_handle_stays_at_its_version_after_a_commit(world: World) -> None:
     port = world.open()
     version = port.version
     newer = port.commit(Configure({"a": "1"}))

@@ -525,7 +525,7 @@ def test_a_recreated_dataset_is_refused(stream: Stream) -> None:
     ("condition", "message"),
     [("op = ", "cannot be read"), ("nowhere = 1", "cannot be read"), ("id + 1", "boolean")],
 )
-def test_a_condition_that_is_none_is_refused(stream: Stream, condition: str, message: str) -> None:
+def test_invalid_delete_condition_is_refused(stream: Stream, condition: str, message: str) -> None:
     stream.create()
     with pytest.raises(SpecError, match=message):
         stream.run(outputMode="update", mergeKeys="id", deleteWhen=condition)

@@ -318,7 +318,7 @@ def test_a_schema_is_refused_before_the_dataset_exists_or_reads_back_exactly(
 
 @settings(EXAMPLES, max_examples=examples(2))
 @given(tables(rows_of(8, 12), min_size=1, max_size=4))
-def test_rows_of_spark_read_back_exactly_whoever_writes_them(
+def test_rows_of_spark_read_back_exactly_from_driver_and_executors(
     session: SparkSession, tmp_path_factory: Folders, table: tuple[StructType, list[Row]]
 ) -> None:
     schema, rows = table

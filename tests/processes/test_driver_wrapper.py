@@ -171,7 +171,9 @@ raise SystemExit(int(found[0]))
     assert "killed" not in keeper_said(driver)
 
 
-def test_a_stop_that_nobody_signed_is_the_hosts(launches: Launches, dataset: str) -> None:
+def test_sigterm_without_a_stop_note_is_a_shutdown_of_the_host(
+    launches: Launches, dataset: str
+) -> None:
     own(dataset)
     driver = launches.shell(IGNORES, stop=stop_order(dataset), grace=60)
     os.kill(driver.keeper.pid, signal.SIGTERM)

@@ -79,7 +79,7 @@ def test_a_driver_out_of_sight_is_waited_for_while_it_is_heard(
 
 
 @pytest.mark.parametrize("of", [ELSEWHERE, ProcessIdentity.of(os.getpid())])
-def test_nobody_is_waited_for_who_cannot_be_heard_or_is_this_process(
+def test_fencing_wait_ends_at_once_for_an_unreachable_process_and_for_this_one(
     of: ProcessIdentity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover, "_PATIENCE_SECONDS", 600.0)

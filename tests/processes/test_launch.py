@@ -100,7 +100,7 @@ def test_the_keeper_has_no_more_of_the_environment_than_its_driver(
     end_of(driver)
 
 
-def test_whoever_reads_a_stop_sees_all_of_it(launches: Launches) -> None:
+def test_stop_file_is_replaced_whole_for_its_readers(launches: Launches) -> None:
     """A keeper that read half of it would take it for a shutdown of its host."""
     folder = launches.folder()
     folder.make()

@@ -153,7 +153,7 @@ def test_registered_assets_are_listed(tmp_path: Path, live: Live) -> None:
         assert f"flights {live.uri} idle" in words(Site(create_app()).ask("/").text)
 
 
-def test_a_stream_without_outlets_is_listed_to_who_may_read_its_dag(
+def test_stream_without_outlets_is_listed_to_users_who_may_read_its_dag(
     tmp_path: Path, live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rendered = {"uri": live.uri, "query_id": QUERY, "lance_conn_id": None}
@@ -258,7 +258,7 @@ PATHS = ["/", "/stream", "/stream?uri=/a&query=q"]
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_nobody_sees_it_without_signing_in(
+def test_page_answers_401_without_signing_in(
     site: Site, known: list[RegisteredDataset], path: str
 ) -> None:
     known.append(RegisteredDataset("/a"))

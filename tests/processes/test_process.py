@@ -47,7 +47,7 @@ def test_one_process_is_always_the_same_and_two_are_not(spawn: Spawn) -> None:
     assert ProcessIdentity.of(one.pid) != ProcessIdentity.of(other.pid)
 
 
-def test_there_is_no_identity_of_nobody(spawn: Spawn) -> None:
+def test_process_that_has_ended_has_no_identity(spawn: Spawn) -> None:
     process = spawn("pass")
     process.wait()
     with pytest.raises(ProcessLookupError):

@@ -359,13 +359,13 @@ def test_supervision_in_another_form_is_told_when_the_dag_is_parsed(tmp_path: An
         {"arguments": {"day": "{{ ds }}"}},
     ],
 )
-def test_what_holds_a_template_is_not_judged_before_it_is_filled_in(
+def test_templated_arguments_are_not_checked_before_they_are_rendered(
     changes: dict[str, Any], tmp_path: Any
 ) -> None:
     operator(tmp_path, **changes)
 
 
-def test_another_tasks_result_is_not_judged_before_it_is_there(tmp_path: Any) -> None:
+def test_result_of_another_task_is_not_checked_when_the_dag_is_parsed(tmp_path: Any) -> None:
     with DAG("streams", schedule=None):
         before = EmptyOperator(task_id="before")
         operator(

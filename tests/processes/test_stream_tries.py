@@ -559,7 +559,7 @@ def test_a_driver_may_be_replaced_without_end(
     assert max(depths) - min(depths) <= 1, "no restart stands on the one before"
 
 
-def test_a_success_without_a_summary_is_none_if_the_driver_was_at_work(
+def test_exit_status_0_without_a_summary_is_an_error_when_the_driver_was_running(
     tmp_path: Path, spark_submit: SparkSubmit
 ) -> None:
     """As spark-submit tells of a driver in a cluster that ran out of memory."""
@@ -671,7 +671,7 @@ def test_a_try_that_cannot_go_on_leaves_no_driver_unwatched(
 # --- Ended by a user while it starts ---------------------------------------------------------
 
 
-def test_one_that_is_being_handed_over_is_asked_too(
+def test_killed_task_stops_a_driver_that_is_being_submitted(
     tmp_path: Path, dataset: str, spark_on: SparkOn, add_connection: AddConnection
 ) -> None:
     spark_submit = spark_on("yarn")
@@ -704,7 +704,9 @@ class Hasty(LanceStreamOperator):
         return super().submission()
 
 
-def test_one_that_was_just_started_is_asked_too(tmp_path: Path, spark_submit: SparkSubmit) -> None:
+def test_killed_task_stops_a_driver_that_was_just_started(
+    tmp_path: Path, spark_submit: SparkSubmit
+) -> None:
     spark_submit.orders(summary=None, hang=True)
     task = operator(tmp_path)
     task.__class__ = Hasty

@@ -88,7 +88,7 @@ def stand(tmp_path: Path) -> Iterator[Supervised]:
     made.end()
 
 
-def test_a_look_at_an_idle_driver_is_one_read(stand: Supervised) -> None:
+def test_look_reads_only_the_heartbeat_when_the_driver_is_idle(stand: Supervised) -> None:
     stand.plan(4, commit=True)
     stand.beat()
     look = Look(stand.launch(stand.local()))
@@ -98,7 +98,9 @@ def test_a_look_at_an_idle_driver_is_one_read(stand: Supervised) -> None:
         stand.beat()
 
 
-def test_so_is_a_look_at_one_that_works_or_starts_or_is_on_another_host(stand: Supervised) -> None:
+def test_look_reads_only_the_heartbeat_when_the_driver_works_starts_or_is_remote(
+    stand: Supervised,
+) -> None:
     look = Look(stand.launch(stand.local()))
     assert look() is S.STARTING
     stand.beat(busySince=heartbeat()["time"])
@@ -109,7 +111,7 @@ def test_so_is_a_look_at_one_that_works_or_starts_or_is_on_another_host(stand: S
     assert far.asked() == [BEAT]
 
 
-def test_a_closer_look_is_taken_on_suspicion_only(stand: Supervised) -> None:
+def test_supervisor_reads_more_evidence_only_when_suspicious(stand: Supervised) -> None:
     stand.owner()
     stand.plan(4, commit=True)
     stand.beat()
@@ -337,7 +339,7 @@ def test_a_heartbeat_that_is_being_written(stand: Supervised, content: str) -> N
     assert look.supervisor.silent == 0
 
 
-def test_the_same_heartbeat_again_is_no_sign_of_life(stand: Supervised) -> None:
+def test_unchanged_heartbeat_is_no_sign_of_life(stand: Supervised) -> None:
     stand.beat()
     look = Look(stand.launch(stand.local()))
     look()
@@ -528,7 +530,7 @@ def gone(stand: Supervised) -> LocalDriver:
     return local
 
 
-def test_a_stop_that_somebody_asked_for_by_hand(stand: Supervised) -> None:
+def test_stop_token_without_a_note_is_a_stop_request(stand: Supervised) -> None:
     """The bare token, without a note of who asked, is a request like any other."""
     stand.owner()
     stand.beat(token=1)
@@ -616,7 +618,7 @@ def test_no_error_ends_a_watch(stand: Supervised) -> None:
         assert "visible again" in said[2]
 
 
-def test_one_that_is_gone_and_left_a_summary_in_another_form_is_told_of(
+def test_invalid_summary_of_a_dead_driver_is_an_error_before_it_is_dead(
     stand: Supervised,
 ) -> None:
     process = stand.process()
@@ -658,7 +660,7 @@ def moved(stand: Supervised, add_connection: AddConnection) -> Launch:
     return stand.launch(stand.remote(), uri="flights.lance", checkpoint_location="checkpoint")
 
 
-def test_credentials_are_read_anew_when_they_do_not_serve(
+def test_connection_is_read_again_when_the_store_cannot_be_read(
     stand: Supervised, moved: Launch, add_connection: AddConnection
 ) -> None:
     watching = watch(moved, lance_conn_id="warehouse")
@@ -726,7 +728,7 @@ def test_one_that_does_not_stop_is_left_alone(stand: Supervised) -> None:
     assert process.poll() is None
 
 
-def test_the_grace_of_one_that_goes_on_begins_anew(stand: Supervised) -> None:
+def test_stop_grace_starts_again_when_the_driver_runs_on(stand: Supervised) -> None:
     process = stand.process()
     watching = watch(stand.launch(stand.local(process)), stop_grace=0.3)
     began = time.monotonic()

@@ -310,7 +310,7 @@ def test_a_stream_that_goes_on_takes_no_turns(
     assert "mine" not in busy.notes
 
 
-def test_a_retry_goes_on_with_its_own_driver_whoever_waits(
+def test_retry_reattaches_to_its_own_driver_before_other_waiting_runs(
     tmp_path: Path, spark_submit: SparkSubmit, runs: OtherRuns
 ) -> None:
     # The heartbeat says that the first try's driver lives; its owner record, whose it is.

@@ -52,7 +52,7 @@ def test_a_query_between_two_triggers_is_not_busy(query: Any) -> None:
     assert watched.since is None
 
 
-def test_one_step_keeps_the_moment_in_which_it_was_first_seen(query: Any) -> None:
+def test_activity_keeps_the_time_at_which_its_step_was_first_seen(query: Any) -> None:
     watched = Activity()
     query.now = Status(*WORK)
     for _ in range(3):
@@ -60,7 +60,7 @@ def test_one_step_keeps_the_moment_in_which_it_was_first_seen(query: Any) -> Non
         assert watched.since == "moment 0"
 
 
-def test_the_same_words_in_the_next_trigger_are_another_moment(query: Any) -> None:
+def test_same_status_in_the_next_trigger_starts_a_new_activity(query: Any) -> None:
     watched = Activity()
     for moment in range(3):
         query.now = Status(*WORK)
@@ -68,7 +68,7 @@ def test_the_same_words_in_the_next_trigger_are_another_moment(query: Any) -> No
         assert watched.since == f"moment {moment}"
 
 
-def test_progress_within_a_step_is_another_moment(query: Any) -> None:
+def test_progress_within_a_step_starts_a_new_activity(query: Any) -> None:
     watched = Activity()
     query.now = Status(*WORK)
     for moment, epoch in enumerate((None, 0, 1)):

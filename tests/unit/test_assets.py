@@ -59,7 +59,7 @@ def test_a_dataset_has_one_asset(dataset: str, uri: str) -> None:
         ("LANCE://S3A/bucket/x.lance/?b=2&a=1#part", "lance://s3/bucket/x.lance"),
     ],
 )
-def test_what_a_user_writes_has_one_form(given: str, uri: str) -> None:
+def test_asset_uri_is_normalized(given: str, uri: str) -> None:
     assert Asset(uri=given).uri == uri
 
 
@@ -104,7 +104,7 @@ def test_airflow_drops_a_secret_too() -> None:
     assert Asset(name="x", uri=f"lance://s3/key:{SECRET}@b/x").uri == "lance://s3/b/x"
 
 
-def test_the_rest_is_airflows() -> None:
+def test_asset_takes_name_group_and_extra_as_airflows_does() -> None:
     made = lance_asset("/data/x.lance", name="flights", group="lance", extra={"a": 1})
     assert (made.name, made.group, made.extra) == ("flights", "lance", {"a": 1})
     assert made == Asset("flights", "lance:///data/x.lance", group="lance", extra={"a": 1})

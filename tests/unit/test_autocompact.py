@@ -168,9 +168,7 @@ def test_a_compaction_returns_the_memory_that_it_used(
     assert trims == [0, 0]
 
 
-def test_runs_that_are_shorter_than_a_turn_come_to_it_by_the_epochs_number(
-    uri: str, world: World
-) -> None:
+def test_short_runs_compact_at_every_nth_epoch_too(uri: str, world: World) -> None:
     log: dict[str, int] = {}
     seen = []
     for _ in range(4):
@@ -184,7 +182,7 @@ def test_runs_that_are_shorter_than_a_turn_come_to_it_by_the_epochs_number(
     expect_rows(world, 12)
 
 
-def test_zero_is_never(uri: str, world: World) -> None:
+def test_compaction_every_zero_epochs_never_runs(uri: str, world: World) -> None:
     driver, compaction = SparkLike(world, {}), AutoCompaction(0, QUERY)
     for _ in range(4):
         step(driver, compaction)
@@ -251,7 +249,7 @@ def of_rows(*rows: int, size: int | None = 1) -> list[Fragment]:
         "too large at once",
     ],
 )
-def test_a_run_is_bounded(
+def test_one_compaction_takes_a_bounded_set_of_fragments(
     given: list[Fragment], every: int, most_bytes: int, left: list[int]
 ) -> None:
     assert left_alone(given, every, most_bytes) == left
@@ -274,7 +272,7 @@ def test_a_large_fragment_is_not_rewritten(uri: str, world: World) -> None:
 # ----------------------------------------------------------------------------------- who waits how
 
 
-def test_appends_never_wait_and_there_are_never_two_at_a_time(
+def test_appends_do_not_wait_and_one_compaction_runs_at_a_time(
     uri: str, world: World, gate: Gate
 ) -> None:
     driver, compaction = SparkLike(world, {}), AutoCompaction(2, QUERY)
@@ -293,7 +291,7 @@ def test_appends_never_wait_and_there_are_never_two_at_a_time(
 
 
 @pytest.mark.parametrize("mode", [OutputMode.UPDATE, OutputMode.COMPLETE])
-def test_others_wait_for_it_and_only_until_their_interval_is_over(
+def test_upserts_wait_for_a_compaction_for_one_interval_at_most(
     world: World, gate: Gate, mode: OutputMode
 ) -> None:
     interval = 0.4
@@ -320,7 +318,9 @@ def test_others_wait_for_it_and_only_until_their_interval_is_over(
         assert world.rows() == epoch_rows(5)
 
 
-def test_who_waits_goes_on_as_soon_as_it_is_done(world: World, gate: Gate) -> None:
+def test_waiting_upsert_continues_as_soon_as_the_compaction_is_done(
+    world: World, gate: Gate
+) -> None:
     driver, compaction = SparkLike(world, {}, mode=OutputMode.UPDATE), AutoCompaction(2, QUERY)
     compaction.use_interval(SOON)
     for _ in range(2):
@@ -338,7 +338,7 @@ def test_who_waits_goes_on_as_soon_as_it_is_done(world: World, gate: Gate) -> No
 # -------------------------------------------------------------------------------- how it may end
 
 
-def test_its_error_is_logged_and_the_next_turn_comes(
+def test_failed_compaction_is_logged_and_the_next_one_runs(
     uri: str, world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     compact = autocompact.compact
@@ -385,7 +385,9 @@ def test_a_fenced_driver_leaves_the_dataset_to_the_newer_one(
     assert rewrites(uri) == 0
 
 
-def test_the_end_waits_for_it_and_no_other_begins(uri: str, world: World, gate: Gate) -> None:
+def test_end_waits_for_the_compaction_and_no_further_one_starts(
+    uri: str, world: World, gate: Gate
+) -> None:
     driver, compaction = SparkLike(world, {}), AutoCompaction(2, QUERY)
     for _ in range(2):
         step(driver, compaction)
@@ -419,7 +421,7 @@ def test_the_end_does_not_wait_for_one_that_hangs_and_it_begins_no_task_after(
     assert driver.committer.release()
 
 
-def test_the_end_of_one_that_never_ran_is_nothing() -> None:
+def test_end_without_a_compaction_does_nothing() -> None:
     compaction = AutoCompaction(2, QUERY)
     compaction.give_way()
     compaction.end(SOON)

@@ -64,7 +64,7 @@ def test_an_earlier_error_is_forgotten_when_the_last_try_notes_none() -> None:
     assert tries == 2
 
 
-def test_can_be_walked_again_from_the_start(slept: list[float]) -> None:
+def test_backoff_starts_again_at_the_first_wait_when_iterated_again(slept: list[float]) -> None:
     policy = Backoff(attempts=3, first=0.1)
     list(policy)
     list(policy)

@@ -81,7 +81,7 @@ def test_handles_opened_one_by_one_share_no_session(uri: str) -> None:
     assert not open_dataset(uri).dataset.session().is_same_as(open_dataset(uri).dataset.session())
 
 
-def test_transactions_of_a_dataset_made_again_are_not_those_of_the_one_before(
+def test_recreated_dataset_does_not_reuse_cached_transactions(
     tmp_path: Path,
 ) -> None:
     uri = str(tmp_path / "table.lance")

@@ -254,7 +254,7 @@ def upsert(uri: str, written: CollectedFragments) -> Any:
     return open_dataset(uri).commit(Upsert(written.fragments, written.keys, ("k",)))
 
 
-def test_two_zeros_in_one_epoch_are_one_key_twice(tmp_path: Path) -> None:
+def test_two_zeros_in_one_epoch_are_a_duplicate_key(tmp_path: Path) -> None:
     schema = pa.schema([("k", F64), ("v", I64)])
     uri = str(tmp_path / "t.lance")
     dataset = lance.write_dataset(schema.empty_table(), uri)

@@ -161,7 +161,7 @@ def test_an_epoch_whose_answer_was_lost_is_missed_as_well(scene: Scene) -> None:
         driver.step()
 
 
-def test_a_fenced_driver_is_not_unfenced_by_a_restore(scene: Scene) -> None:
+def test_fenced_driver_stays_fenced_after_a_restore(scene: Scene) -> None:
     stale = scene.run(2)
     before = scene.dataset.version
     scene.run(2)
@@ -269,9 +269,7 @@ def test_the_age_of_a_handle_counts_from_the_last_look(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("versions", [0, 3, 30])
-def test_it_ends_whatever_version_the_other_dataset_has_come_to(
-    scene: Scene, versions: int
-) -> None:
+def test_driver_ends_at_any_version_of_a_recreated_dataset(scene: Scene, versions: int) -> None:
     driver = scene.run(5)
     scene.dataset.recreate()
     for _ in range(versions):
@@ -309,7 +307,7 @@ def test_an_epoch_that_landed_below_the_newest_version_is_sent_again(scene: Scen
     assert driver.committer.release()
 
 
-def test_a_clock_that_stood_still_is_caught_by_the_other(scene: Scene) -> None:
+def test_pause_that_one_clock_missed_is_found_by_the_other(scene: Scene) -> None:
     driver = scene.run(2)
 
     def resumed() -> None:
@@ -344,7 +342,7 @@ def test_a_landing_right_below_what_took_its_number_is_sent_again(scene: Scene) 
     assert scene.epochs() == [0, 1, 2, 3]
 
 
-def test_a_claim_that_landed_below_the_newest_version_is_none(scene: Scene) -> None:
+def test_claim_that_landed_below_the_newest_version_is_repeated(scene: Scene) -> None:
     scene.run(2).committer.release()
     pause(scene, lambda: take_and_free(scene))
     driver = scene.driver()

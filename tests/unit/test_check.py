@@ -48,7 +48,7 @@ def test_the_worst_comes_first_and_counts() -> None:
     assert CheckReport("u", 1, "t", (), ()).worst is Severity.INFO
 
 
-def test_a_log_shows_what_why_and_what_to_type() -> None:
+def test_report_lines_show_the_finding_its_cause_and_the_command() -> None:
     lines = list(report(**BEHIND).lines())
     assert lines[0] == "/data/my table.lance at version 12, 2026-03-01T03:00:00+00:00"
     assert lines[1].startswith("q: running: ")
@@ -59,20 +59,20 @@ def test_a_log_shows_what_why_and_what_to_type() -> None:
     assert lines[5].startswith("warning  LS203 q  ")
 
 
-def test_a_notifier_gets_a_headline_and_a_line_for_each() -> None:
+def test_message_of_a_report_has_a_headline_and_a_line_for_each_finding() -> None:
     lines = report(**BEHIND, checkpoint=checkpoint(5, 4)).message().splitlines()
     assert lines[0] == "Lance /data/my table.lance: 1 error, 1 warning"
     assert [line[:9] for line in lines[1:]] == ["LS102 q: ", "LS203 q: "]
     assert all(" Type: lance-stream release " in line for line in lines[1:])
 
 
-def test_a_notifier_hears_of_a_stream_that_is_well() -> None:
+def test_message_of_a_healthy_report_is_one_line() -> None:
     assert report().message() == (
         "Lance /data/my table.lance: healthy. q running: watermark 5, committed 20 s ago"
     )
 
 
-def test_a_machine_gets_all_of_it() -> None:
+def test_report_as_json_has_findings_statuses_and_worst() -> None:
     document = json.loads(json.dumps(report(**BEHIND).to_json()))
     assert document["worst"] == "error"
     assert document["seenAt"] == "2026-03-01T03:00:00+00:00"
@@ -120,7 +120,7 @@ def test_a_check_writes_nothing(stream: Stream) -> None:
     assert sorted(path.name for path in Path(stream.uri).rglob("*")) == files
 
 
-def test_the_twin_is_checked_without_its_dataset(tmp_path: Path) -> None:
+def test_check_works_on_an_in_memory_dataset(tmp_path: Path) -> None:
     from airflow_provider_lance.protocol.files import open_files
     from airflow_provider_lance.testing.dataset import InMemoryDataset
 

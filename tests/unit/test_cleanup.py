@@ -100,7 +100,7 @@ def test_the_newest_version_stays_however_old(tmp_path: Path) -> None:
     ("retain", "left"),
     [(1, [8]), (3, [6, 7, 8]), (8, [*range(1, 9)]), (9, [*range(1, 9)]), (50, [*range(1, 9)])],
 )
-def test_the_newest_are_retained(tmp_path: Path, retain: int, left: list[int]) -> None:
+def test_newest_versions_are_retained(tmp_path: Path, retain: int, left: list[int]) -> None:
     uri = make(tmp_path, 8)
     retention = Retention(older_than=0, retain_versions=retain)
     assert explain(uri, retention).versions == 8 - len(left)
@@ -108,7 +108,7 @@ def test_the_newest_are_retained(tmp_path: Path, retain: int, left: list[int]) -
     assert numbers(uri) == left
 
 
-def test_age_and_count_must_both_allow_it(tmp_path: Path) -> None:
+def test_version_is_removed_only_when_age_and_count_both_allow_it(tmp_path: Path) -> None:
     uri = make(tmp_path, 8)
     age(uri, DAY, [1, 2, 3, 4, 5, 6, 7])
     clean(uri, Retention(older_than=3600, retain_versions=4))
@@ -133,7 +133,9 @@ def test_a_branch_keeps_what_it_grew_from(tmp_path: Path) -> None:
     assert lance.dataset(uri).checkout_version(("trial", None)).to_table().num_rows == 30
 
 
-def test_the_rate_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_rate_limit_is_passed_to_lance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri = make(tmp_path, 3)
     seen: list[dict[str, Any]] = []
     real = lance.LanceDataset.cleanup_old_versions
@@ -180,7 +182,7 @@ def test_no_version_above_a_fold_goes(tmp_path: Path) -> None:
     assert exact_watermark(open_dataset(uri), QUERY).epoch == 4
 
 
-def test_what_the_explanation_says_is_what_goes_with_a_fold_as_well(tmp_path: Path) -> None:
+def test_cleanup_with_a_fold_removes_what_its_explanation_names(tmp_path: Path) -> None:
     for retain in (None, 1, 3):
         uri = make(tmp_path, 5, name=f"{retain}.lance")
         driver = stream(uri)
@@ -232,7 +234,7 @@ def test_every_query_is_folded_in_one_commit(tmp_path: Path) -> None:
     assert [exact_watermark(open_dataset(uri), name).epoch for name in "abc"] == [1, 2, 3]
 
 
-def test_a_released_query_is_read_on_and_holds_nothing_back(tmp_path: Path) -> None:
+def test_released_query_is_folded_and_keeps_no_old_version(tmp_path: Path) -> None:
     uri = make(tmp_path, 1)
     ended, going = stream(uri, query_id="ended"), stream(uri, query_id="going")
     ended.step([{"id": 1, "epoch": 1}])
@@ -306,7 +308,7 @@ def test_young_versions_stay_while_a_driver_may_hang(tmp_path: Path, released: b
 
 
 @pytest.mark.parametrize("released", [False, True])
-def test_versions_with_undone_epochs_stay_until_the_loss_is_accepted(
+def test_versions_with_undone_epochs_are_kept_until_the_loss_is_accepted(
     tmp_path: Path, released: bool
 ) -> None:
     """A released query's config was restored, too, and says that all is folded."""
@@ -356,7 +358,7 @@ def test_a_restore_is_not_folded_over_when_the_undone_versions_are_gone(
         stream(uri, log=log)
 
 
-def test_a_longer_age_than_the_floor_counts(tmp_path: Path) -> None:
+def test_cleanup_uses_the_given_age_when_it_is_above_the_minimum(tmp_path: Path) -> None:
     uri = make(tmp_path, 3)
     stream(uri).step()
     age(uri, KEEP_SECONDS + 60)
@@ -386,7 +388,7 @@ def test_a_query_with_a_gap_stops_the_cleanup(tmp_path: Path) -> None:
         fold_all(open_dataset(uri))
 
 
-def test_a_gap_of_one_query_is_no_other_querys_reason_to_lose_evidence(tmp_path: Path) -> None:
+def test_gap_of_one_query_keeps_the_versions_of_the_other_queries(tmp_path: Path) -> None:
     uri = make(tmp_path, 1)
     gap(uri)
     other = stream(uri, query_id="other")
@@ -409,7 +411,7 @@ def test_unverified_files_are_never_removed_beside_an_active_owner(tmp_path: Pat
     assert files(uri) == before
 
 
-def test_foreign_auto_cleanup_is_told_with_advice(
+def test_foreign_auto_cleanup_is_warned_of_with_the_keys_to_remove(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     uri = make(tmp_path, 2)

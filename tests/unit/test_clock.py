@@ -19,7 +19,9 @@ from airflow_provider_lance.protocol.commit_policy import Moment, now
     ],
     ids=["the wall clock stands still", "paused unseen", "set back", "both run"],
 )
-def test_the_clock_that_saw_more_counts(later: Moment, seconds: float) -> None:
+def test_elapsed_time_is_that_of_the_clock_that_advanced_more(
+    later: Moment, seconds: float
+) -> None:
     assert later.since(Moment(100.0, 1000.0)) == seconds
 
 

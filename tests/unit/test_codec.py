@@ -59,7 +59,7 @@ EPOCH = Epoch(
 )
 
 
-def test_the_words_on_disk_are_those_of_the_protocol() -> None:
+def test_keys_on_disk_are_those_of_the_protocol() -> None:
     assert key("lastEpoch", "q") == "spark.lance.streaming.lastEpoch.q"
     assert set(fold_updates("q", 4, 11, "t")) == {
         "spark.lance.streaming.lastEpoch.q",
@@ -117,7 +117,7 @@ def test_an_owner_of_an_earlier_package_has_no_launch() -> None:
 
 
 @pytest.mark.parametrize("note", ["", "{", "7", "null", "{}", '{"token":4,"by":"on-call"}'])
-def test_a_note_that_is_none_of_this_request_is_no_error(note: str) -> None:
+def test_stop_note_of_another_request_is_ignored(note: str) -> None:
     state = decode_query({key("stop", "q"): "3", key("stopNote", "q"): note}, "q", 1)
     assert (state.stop_token, state.stop_note) == (3, None)
 
@@ -279,7 +279,7 @@ def test_only_a_newer_protocol_says_upgrade() -> None:
         "[" * 100_000,
     ],
 )
-def test_a_note_with_a_part_of_another_form_is_no_note(note: str) -> None:
+def test_stop_note_with_an_invalid_field_is_ignored(note: str) -> None:
     state = decode_query({key("stop", "q"): "3", key("stopNote", "q"): note}, "q", 1)
     assert (state.stop_token, state.stop_note) == (3, None)
 

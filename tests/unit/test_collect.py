@@ -141,7 +141,7 @@ def test_a_driver_and_a_checkpoint_on_another_host(tmp_path: Path) -> None:
     assert Code.CHECKPOINT_MISSING not in codes
 
 
-def test_a_driver_that_is_out_of_sight_and_commits_no_more(tmp_path: Path) -> None:
+def test_driver_on_another_host_that_stopped_committing_is_a_finding(tmp_path: Path) -> None:
     stream = Stream(tmp_path, host="elsewhere", launch_id="")
     stream.commit(0)
     now, later = stream.look(), stream.look(tolerance=Tolerance(silence=0))
@@ -166,7 +166,9 @@ def test_a_driver_that_died_while_it_was_to_stop(tmp_path: Path) -> None:
     assert Code.DRIVER_GONE in warning_codes(seen)
 
 
-def test_a_driver_that_died_before_its_claim_until_somebody_has_seen_to_it(tmp_path: Path) -> None:
+def test_driver_that_died_before_its_claim_is_a_finding_until_a_later_release(
+    tmp_path: Path,
+) -> None:
     stream = Stream(tmp_path)
     stream.commit(0)
     stream.end(L1, last_epoch=0)
@@ -181,7 +183,7 @@ def test_a_driver_that_died_before_its_claim_until_somebody_has_seen_to_it(tmp_p
     assert warning_codes(stream.look()) == [], "the query was released after that"
 
 
-def test_an_older_numbering_has_no_say_in_a_newer(stream: Stream) -> None:
+def test_reports_of_an_older_generation_give_no_finding(stream: Stream) -> None:
     """A driver that has ended holds no token, and is not the one that was recorded since."""
     owner, version = stream.committer.owner, stream.committer.port.version
     assert owner
@@ -231,7 +233,7 @@ def test_a_handle_lists_its_queries(stream: Stream) -> None:
     assert find_queries(open_dataset(stream.uri)) == ["q"]
 
 
-def test_the_twin_can_be_looked_at(tmp_path: Path) -> None:
+def test_collect_reads_an_in_memory_dataset(tmp_path: Path) -> None:
     twin, log = InMemoryDataset(), dict[str, int]()
     driver = SparkLike(twin_world(twin), log)
     driver.step()

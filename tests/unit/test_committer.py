@@ -47,7 +47,7 @@ def expect_rows(dataset: InMemoryDataset, epochs: int) -> None:
     assert ids == Counter(row["id"] for n in range(epochs) for row in epoch_rows(n))
 
 
-def test_an_epoch_costs_one_manifest_update_and_a_tenth(dataset: InMemoryDataset) -> None:
+def test_epoch_costs_1_1_manifest_updates_on_average(dataset: InMemoryDataset) -> None:
     driver = SparkLike(twin_world(dataset), {})
     driver.step()
     before = driver.committer.manifest_updates
@@ -259,7 +259,9 @@ def test_a_recreated_dataset_is_refused(dataset: InMemoryDataset) -> None:
         SparkLike(twin_world(InMemoryDataset()), log)
 
 
-def test_a_new_generation_counts_anew_under_the_same_name(dataset: InMemoryDataset) -> None:
+def test_new_generation_starts_its_numbering_again_under_the_same_query_id(
+    dataset: InMemoryDataset,
+) -> None:
     SparkLike(twin_world(dataset), log := {}).step()
     assert log == {"planned": 0, "committed": 0}
     policy = CommitPolicy(new_generation=True, backoff=QUICK)

@@ -151,7 +151,7 @@ def test_appends_never_conflict(tmp_path: Path) -> None:
     assert ids(uri) == Counter([*range(200), *range(900, 910)])
 
 
-def test_only_the_part_that_a_delete_threw_out_is_repeated(tmp_path: Path) -> None:
+def test_compaction_repeats_only_the_task_that_a_delete_preempted(tmp_path: Path) -> None:
     uri = make(tmp_path, 40)
     ran: list[list[int]] = []
     lost = [lose(uri, "id = 250")]
@@ -261,13 +261,13 @@ def test_what_an_upsert_touched_is_not_hot_for_ever(tmp_path: Path, end: str) ->
     assert hot_fragments(open_dataset(uri)) == set()
 
 
-def test_appends_make_nothing_hot(tmp_path: Path) -> None:
+def test_appended_fragments_are_not_hot(tmp_path: Path) -> None:
     uri = make(tmp_path, 20)
     stream(uri).step([{"id": 900, "epoch": 1}])
     assert hot_fragments(open_dataset(uri)) == set()
 
 
-def test_of_two_upserts_both_are_left_alone(tmp_path: Path) -> None:
+def test_fragments_of_both_upserts_are_hot(tmp_path: Path) -> None:
     uri = make(tmp_path, 20)
     one = stream(uri, mode=UPSERT, query_id="one")
     other = stream(uri, mode=UPSERT, query_id="other")
@@ -276,7 +276,7 @@ def test_of_two_upserts_both_are_left_alone(tmp_path: Path) -> None:
     assert {0, 10} < hot_fragments(open_dataset(uri))
 
 
-def test_without_the_version_before_nothing_is_known_to_be_hot(tmp_path: Path) -> None:
+def test_no_fragment_is_hot_when_the_version_before_is_gone(tmp_path: Path) -> None:
     uri = make(tmp_path, 20)
     driver = stream(uri, mode=UPSERT)
     driver.step([{"id": 0, "epoch": 1}])
@@ -310,7 +310,7 @@ def test_a_task_that_fails_leaves_the_rows_as_they_were(tmp_path: Path) -> None:
     assert sizes(uri) == [100] * 4
 
 
-def test_a_source_that_another_took_away_costs_its_task_only(tmp_path: Path) -> None:
+def test_compaction_loses_only_tasks_whose_fragments_are_gone(tmp_path: Path) -> None:
     """Another compaction and a cleanup that keeps nothing, between plan and execution."""
     uri = make(tmp_path, 40)
     interfered = []
@@ -343,7 +343,7 @@ def test_a_data_file_lost_for_good_is_an_error_with_its_name(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("anew", [0, 3, 20, 60])
-def test_a_dataset_dropped_while_tasks_run_is_not_raised_from_the_dead(
+def test_compaction_commits_nothing_when_the_dataset_was_dropped_meanwhile(
     tmp_path: Path, anew: int
 ) -> None:
     uri = make(tmp_path, 20)

@@ -202,7 +202,7 @@ TEXTS += [b"v1\n{}\n-", b"[" * 50_000, b'{"id":"x"}', b"v1\n{}\n" + b"9" * 5000,
     st.dictionaries(st.sampled_from(NAMES), st.sampled_from(TEXTS) | st.binary(max_size=40)),
     st.integers(-1, 3),
 )
-def test_whatever_lies_in_a_checkpoint_no_raw_error_comes_of_it(
+def test_any_content_of_a_checkpoint_raises_only_errors_of_the_package(
     contents: dict[str, bytes], watermark: int
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:

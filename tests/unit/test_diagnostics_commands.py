@@ -43,7 +43,7 @@ def test_a_checkpoint_that_was_named_is_named_again() -> None:
     assert gone.command.endswith("q --yes --checkpoint '/copy of/cp'")
 
 
-def test_an_owner_is_healed_only_if_its_driver_is_proven_dead() -> None:
+def test_owner_finding_has_a_repair_only_if_its_driver_is_proven_dead() -> None:
     assert only(Code.DRIVER_GONE, drivers=(GONE,)).repair is Repair.OWNER
     silent = (driver(alive=None, silent=300.0),)
     finding = only(Code.DRIVER_GONE, drivers=silent)
@@ -52,10 +52,8 @@ def test_an_owner_is_healed_only_if_its_driver_is_proven_dead() -> None:
     assert "cannot be proven" in finding.cause
 
 
-def test_where_rows_are_at_stake_nothing_is_healed_before_somebody_has_looked() -> None:
-    evidence = seen(
-        drivers=(GONE,), checkpoint=checkpoint(3, 3), watermark=watermark(5, stamp(5, 11))
-    )
+def test_findings_have_no_repair_when_rows_may_be_lost() -> None:
+    evidence = seen(drivers=(GONE,), checkpoint=checkpoint(3, 3), watermark=watermark(5, stamp(5, 11)))
     found = evaluate_rules(replace(evidence, state=state(4)))
     assert [each.code for each in found] == [
         Code.CHECKPOINT_OLDER,
@@ -75,7 +73,7 @@ def test_an_epoch_to_skip_says_where_it_is() -> None:
     assert skip.evidence["epochVersion"] == 10
 
 
-def test_a_watermark_is_healed_only_where_its_driver_will_not_do_it() -> None:
+def test_watermark_finding_has_a_repair_only_if_no_driver_will_fold() -> None:
     behind = {"state": state(4), "watermark": watermark(5, stamp(5, 11))}
     assert only(Code.WATERMARK_BEHIND, **behind).repair is None
     assert only(Code.WATERMARK_BEHIND, **behind, drivers=(GONE,)).repair is Repair.WATERMARK
@@ -101,7 +99,7 @@ def test_of_two_drivers_the_owner_is_kept() -> None:
     assert two.evidence["keep"]["launchId"] == "L1"
 
 
-def test_who_launched_a_stream_is_to_be_cleared() -> None:
+def test_cause_of_a_lost_driver_names_the_task_to_clear() -> None:
     by = owner(launched_by="my_dag/flights/manual__2026-01-01T00:00:00/3#2")
     gone = only(Code.DRIVER_GONE, drivers=(GONE,), state=state(owner=by))
     parts = ("task flights", "DAG my_dag,", "run manual__2026-01-01T00:00:00,", "map index 3")

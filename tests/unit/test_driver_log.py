@@ -36,7 +36,7 @@ PASSING = [
 
 
 @pytest.mark.parametrize("line", CERTAIN)
-def test_a_mistake_is_certain(line: str) -> None:
+def test_error_of_a_mistake_in_the_driver_log_is_a_spec_error(line: str) -> None:
     found = last_error(f"{INFO}\n{line}\n\tat org.apache.spark.Main\n{HOOK}\n")
     assert found
     assert found.error == "SpecError"
@@ -44,13 +44,13 @@ def test_a_mistake_is_certain(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", PASSING)
-def test_any_other_error_may_pass(line: str) -> None:
+def test_any_other_error_in_the_driver_log_has_no_class(line: str) -> None:
     found = last_error(f"{INFO}\n{line}\n\tat org.apache.spark.Main\n{HOOK}\n")
     assert found
     assert found.error == ""
 
 
-def test_the_newest_error_counts() -> None:
+def test_newest_error_in_the_driver_log_is_returned() -> None:
     found = last_error("\n".join(["ValueError: first", INFO, "TypeError: last", INFO]))
     assert found
     assert found.message == "TypeError: last"

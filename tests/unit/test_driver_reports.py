@@ -55,7 +55,7 @@ def test_a_summary_comes_back_as_it_went(files: ArrowFiles, reason: EndReason) -
     assert read_summary(files, "launch") == summary
 
 
-def test_what_a_driver_did_not_come_to_stays_empty(files: ArrowFiles) -> None:
+def test_summary_keeps_fields_that_the_driver_never_filled_empty(files: ArrowFiles) -> None:
     bare = replace(
         SUMMARY, first_epoch=None, last_epoch=None, version=None, run_id=None, error=None
     )

@@ -68,7 +68,9 @@ def test_what_spark_and_the_cloud_need_is_passed(
 
 
 @pytest.mark.parametrize("given", [["TEAM_REGION", "VAULT_*"], "TEAM_REGION, VAULT_*"])
-def test_the_connection_names_more(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_names_further_variables_for_the_driver(
+    given: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("TEAM_REGION", "TEAM_REGION_2", "VAULT_ADDR", "VAULT_TOKEN"):
         monkeypatch.setenv(name, "here")
     passed = driver_environment(connection(**{"driver-env": given}), None)
@@ -103,7 +105,7 @@ def test_what_the_operator_gives_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         ("AIRFLOW__CORE__FERNET_KEY", r"names \['AIRFLOW__CORE__FERNET_KEY'\]"),
     ],
 )
-def test_a_bad_name_is_refused(given: Any, message: str) -> None:
+def test_invalid_driver_env_is_refused(given: Any, message: str) -> None:
     with pytest.raises(SpecError, match="'spark_default': driver-env " + message):
         driver_environment(connection(**{"driver-env": given}), None)
 

@@ -168,7 +168,7 @@ async def watching(uri: str, *, assets: tuple[str, ...] = (), **changes: Any) ->
             await asyncio.gather(task, return_exceptions=True)
 
 
-def test_tells_of_new_epochs_and_not_of_old_ones(dataset: str) -> None:
+def test_watcher_reports_new_epochs_only(dataset: str) -> None:
     stream = Stream(dataset)
     stream.commit(0)
     stream.commit(1)
@@ -204,7 +204,7 @@ def test_tells_of_new_epochs_and_not_of_old_ones(dataset: str) -> None:
     ("condition", "commits", "rows"),
     [({"every_epochs": 3}, 3, 9), ({"every_rows": 7}, 3, 9), ({"every_rows": 3}, 1, 3)],
 )
-def test_tells_when_enough_has_come(
+def test_event_comes_when_its_condition_is_met(
     dataset: str, condition: dict[str, int], commits: int, rows: int
 ) -> None:
     stream = Stream(dataset)
@@ -241,7 +241,7 @@ def test_folds_and_a_release_change_nothing(dataset: str) -> None:
     asyncio.run(run())
 
 
-def test_waits_for_dataset_and_query(tmp_path: Path) -> None:
+def test_watcher_waits_for_the_dataset_and_the_query(tmp_path: Path) -> None:
     uri = str(tmp_path / "flights.lance")
 
     async def run() -> None:
@@ -279,7 +279,7 @@ def test_a_restart_goes_on_where_the_last_event_ended(dataset: str, supervisor: 
     asyncio.run(run())
 
 
-def test_what_came_between_the_first_start_and_a_restart_is_told(
+def test_epochs_between_the_first_start_and_a_restart_give_an_event(
     dataset: str, supervisor: Supervisor
 ) -> None:
     stream = Stream(dataset)
@@ -298,7 +298,7 @@ def test_what_came_between_the_first_start_and_a_restart_is_told(
     asyncio.run(run())
 
 
-def test_an_event_that_may_not_be_on_its_way_is_told_again(
+def test_event_that_may_not_have_been_delivered_is_sent_again(
     dataset: str, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = Stream(dataset)
@@ -315,7 +315,7 @@ def test_an_event_that_may_not_be_on_its_way_is_told_again(
     asyncio.run(run())
 
 
-def test_several_assets_of_one_watcher_remember_together(
+def test_assets_of_one_watcher_share_the_last_reported_mark(
     dataset: str, supervisor: Supervisor
 ) -> None:
     stream = Stream(dataset)
@@ -381,7 +381,7 @@ def test_a_state_store_that_fails_for_a_moment_is_asked_again(
     asyncio.run(run())
 
 
-def test_state_that_is_none_of_ours_is_survived(dataset: str, supervisor: Supervisor) -> None:
+def test_foreign_state_in_the_store_is_ignored(dataset: str, supervisor: Supervisor) -> None:
     stream = Stream(dataset)
     stream.commit(0)
     supervisor.kept["flights", KEY] = {"something": "else"}
@@ -440,7 +440,9 @@ def test_versions_that_are_gone_make_it_a_lower_bound(
         ({"epochs": 2}, Advance(Position(5, 7), Position(9, 1, 1), missing=2), True, False),
     ],
 )
-def test_condition(condition: dict[str, int], advance: Advance, met: bool, exact: bool) -> None:
+def test_advance_condition_is_met_by_its_numbers(
+    condition: dict[str, int], advance: Advance, met: bool, exact: bool
+) -> None:
     assert AdvanceCondition(**condition).is_met(advance) is met
     assert advance.exact is exact
 
@@ -470,7 +472,9 @@ def test_a_new_numbering_counts_as_an_advance(dataset: str) -> None:
     asyncio.run(run())
 
 
-def test_a_dataset_made_anew_is_news(dataset: str, supervisor: Supervisor) -> None:
+def test_recreated_dataset_gives_an_event_from_its_first_epoch(
+    dataset: str, supervisor: Supervisor
+) -> None:
     stream = Stream(dataset)
     for number in range(4):
         stream.commit(number)
@@ -531,7 +535,9 @@ def test_a_long_way_is_read_in_pieces_and_each_version_once(
     asyncio.run(run())
 
 
-def test_what_waiting_cannot_mend_is_said_once_and_asked_again(dataset: str, shown: Shown) -> None:
+def test_terminal_error_is_logged_once_and_the_watcher_keeps_polling(
+    dataset: str, shown: Shown
+) -> None:
     key = "spark.lance.streaming.owner.flights"
     lance.dataset(dataset).update_config({key: json.dumps({"protocol": 99})})
     asked = []
@@ -572,6 +578,6 @@ def test_serializes_all_it_needs_and_is_recognised_by_it(dataset: str) -> None:
         {"poll_interval": 0},
     ],
 )
-def test_what_cannot_be_meant_is_refused_when_the_dag_is_read(given: dict[str, Any]) -> None:
+def test_contradictory_arguments_are_refused_when_the_dag_is_parsed(given: dict[str, Any]) -> None:
     with pytest.raises(SpecError):
         trigger("/absent.lance", **given)

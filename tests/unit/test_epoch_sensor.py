@@ -130,7 +130,7 @@ def test_a_failing_first_look_respects_soft_fail(tmp_path: Path) -> None:
         run(sensor(str(tmp_path / "absent.lance"), **arguments, soft_fail=True))
 
 
-def test_comes_back_with_the_watermark_or_the_error() -> None:
+def test_sensor_returns_the_watermark_or_raises_the_error_of_its_trigger() -> None:
     task = sensor("/x.lance", epoch=1)
     seen = {"epoch": 1, "version": 4, "committedAt": None}
     assert task.execute_complete({}, {"status": "met", "watermark": seen}) == seen  # type: ignore[typeddict-item]

@@ -52,7 +52,7 @@ MINUTE = timedelta(minutes=1)
         ({"max_age": MINUTE}, NO_EPOCH, NOON, False),
     ],
 )
-def test_condition(
+def test_epoch_condition_is_met_by_epoch_and_age(
     condition: dict[str, Any], epoch: int, committed: datetime | None, met: bool
 ) -> None:
     watermark = Watermark(epoch, 7, committed.isoformat() if committed else None)
@@ -101,7 +101,7 @@ def test_the_follower_waits_for_a_dataset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("looked_between", [True, False])
-def test_the_follower_survives_a_dataset_made_anew(dataset: str, looked_between: bool) -> None:
+def test_follower_continues_on_a_recreated_dataset(dataset: str, looked_between: bool) -> None:
     follow, stream = follower(dataset), Stream(dataset)
     for epoch in range(4):
         stream.commit(epoch)
@@ -150,7 +150,7 @@ def first_event(waiting: LanceEpochTrigger, *meanwhile: Any) -> dict[str, Any]:
     return asyncio.run(run())
 
 
-def test_fires_when_the_epoch_is_there(dataset: str) -> None:
+def test_trigger_fires_when_the_epoch_is_committed(dataset: str) -> None:
     stream = Stream(dataset)
     payload = first_event(trigger(dataset), lambda: stream.commit(0), lambda: stream.commit(1))
     assert payload["status"] == "met"
@@ -201,7 +201,7 @@ def test_a_store_that_does_not_answer_is_asked_again(dataset: str) -> None:
     assert first_event(trigger(dataset), answer)["watermark"]["epoch"] == 1
 
 
-def test_says_what_changed_and_not_what_did_not(dataset: str, shown: Shown) -> None:
+def test_trigger_logs_each_change_once(dataset: str, shown: Shown) -> None:
     stream = Stream(dataset)
     stream.commit(0)
     versions = Path(dataset) / "_versions"

@@ -152,9 +152,7 @@ def test_an_older_generation_has_no_part_in_the_checkpoint_of_now(scene: Scene) 
     assert [row.end_offsets is None for row in rows] == [False, True, True]
 
 
-def test_a_checkpoint_that_cannot_be_read_is_a_puzzle_and_no_error(
-    scene: Scene, tmp_path: Path
-) -> None:
+def test_unreadable_checkpoint_leaves_the_epochs_and_a_reason(scene: Scene, tmp_path: Path) -> None:
     CheckpointDriver(scene).step()
     moved = Path(scene.checkpoint).rename(tmp_path / "moved")
     found = table(scene)
@@ -193,7 +191,7 @@ def test_durations_come_from_the_heartbeats_of_the_same_run(scene: Scene) -> Non
     assert table(scene).rows[1].batch_ms is None
 
 
-def test_compactions_indices_and_strange_hands_are_marked(real: Scene) -> None:
+def test_compactions_indices_and_foreign_commits_are_marked(real: Scene) -> None:
     driver = CheckpointDriver(real)
     driver.step(epochs=2)
     dataset(real).create_scalar_index("id", "BTREE")
@@ -225,7 +223,7 @@ def test_a_compaction_without_an_index_is_marked_too(real: Scene) -> None:
     assert [mark.kind for mark in table(real).marks] == ["compaction"]
 
 
-def test_rows_that_somebody_appends_by_hand_are_marked(real: Scene) -> None:
+def test_foreign_append_is_marked(real: Scene) -> None:
     CheckpointDriver(real).step()
     lance.write_dataset(
         pa.table({"id": pa.array([7], pa.int64()), "epoch": pa.array([7], pa.int64())}),

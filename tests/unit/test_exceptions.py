@@ -27,7 +27,7 @@ def test_every_error_is_found_by_its_name(error: type[LanceStreamError]) -> None
 
 
 @pytest.mark.parametrize("name", ["", "ValueError", "fencederror", "StreamingQueryException"])
-def test_a_name_of_no_error_here_is_the_root(name: str) -> None:
+def test_unknown_error_name_gives_the_root_class(name: str) -> None:
     assert error_class(name) is LanceStreamError
 
 
@@ -54,7 +54,7 @@ def test_the_tree_drawn_in_the_docstring_is_the_tree_of_the_classes() -> None:
     assert drawn == {error.__name__: error.__bases__[0].__name__ for error in ERRORS}
 
 
-def test_what_is_public_is_sorted_and_complete() -> None:
+def test_all_of_exceptions_is_sorted_and_complete() -> None:
     assert exceptions.__all__ == sorted(exceptions.__all__)
     assert set(exceptions.__all__) == {error.__name__ for error in ERRORS} | {"error_class"}
 

@@ -211,7 +211,9 @@ RESTARTED = [
 
 
 @pytest.mark.parametrize(("name", "changes", "state", "word"), TABLE, ids=[r[0] for r in TABLE])
-def test_a_sight_means(name: str, changes: dict[str, Any], state: StreamState, word: str) -> None:
+def test_each_observation_has_its_state(
+    name: str, changes: dict[str, Any], state: StreamState, word: str
+) -> None:
     health = evaluate(observation(**changes), LIMITS)
     assert (health.state, health.restartable) == (state, name in RESTARTED)
     assert health.asked_by is None
@@ -266,7 +268,7 @@ def test_who_was_asked_to_stop_is_not_replaced(
         ("Py4JJavaError", True),
     ],
 )
-def test_whether_a_new_driver_may_fare_better(error: str, restartable: bool) -> None:
+def test_failed_driver_is_restartable_by_its_error(error: str, restartable: bool) -> None:
     health = evaluate(observation(**GONE, summary=failed(error)), LIMITS)
     assert health == Health(S.FAILED, f"{error}: it broke", restartable)
 
@@ -299,7 +301,9 @@ def test_each_state_goes_on_or_ended_or_is_lost() -> None:
         ({**UNHEARD, "age": 1.0, **GONE}, True),
     ],
 )
-def test_what_calls_for_a_closer_look(changes: dict[str, Any], suspect: bool) -> None:
+def test_observation_is_suspect_when_process_or_heartbeat_says_so(
+    changes: dict[str, Any], suspect: bool
+) -> None:
     assert is_suspect(observation(**changes), LIMITS) is suspect
 
 
@@ -363,7 +367,7 @@ def test_a_driver_that_lives_and_beats_and_waits_is_never_lost(
 
 
 @given(sights)
-def test_nobody_is_lost_without_a_closer_look(seen: DriverObservation) -> None:
+def test_observation_that_is_not_suspect_is_never_lost(seen: DriverObservation) -> None:
     """What heartbeat and process do not call suspect needs no other evidence."""
     plain = replace(seen, checkpoint=None, owner=None, stop_note=None)
     if not is_suspect(plain, LIMITS):

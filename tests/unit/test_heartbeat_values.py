@@ -59,7 +59,9 @@ def test_what_is_missing_or_of_another_form(document: dict[str, Any]) -> None:
     ],
     ids=["waits", "an older driver", "works", "in another zone", "clock set back", "no zone"],
 )
-def test_since_when_it_is_at_work(words: dict[str, Any], busy: float, idle: bool) -> None:
+def test_heartbeat_says_since_when_the_driver_is_busy_or_idle(
+    words: dict[str, Any], busy: float, idle: bool
+) -> None:
     heartbeat = Heartbeat.parse({"time": "2026-01-01T12:00:00+00:00", "state": "running", **words})
     assert (heartbeat.busy, heartbeat.idle) == (busy, idle)
 
@@ -100,7 +102,9 @@ NEWEST, READ = {"t": {"0": 20, "1": 13}, "u": {"0": 5}}, {"t": {"0": 8, "1": 10}
         (progress({}), None),
     ],
 )
-def test_how_far_the_source_is_ahead(document: dict[str, Any], behind: float | None) -> None:
+def test_heartbeat_says_how_far_the_source_is_ahead(
+    document: dict[str, Any], behind: float | None
+) -> None:
     assert Heartbeat.parse(document).behind == behind
 
 

@@ -32,7 +32,9 @@ def hook(add_connection: AddConnection, extra: Any = None, **fields: Any) -> Lan
         (None, "/data/x.lance", "/data/x.lance"),
     ],
 )
-def test_resolve(base: str | None, uri: str, expected: str, add_connection: AddConnection) -> None:
+def test_resolve_joins_a_relative_uri_to_the_base(
+    base: str | None, uri: str, expected: str, add_connection: AddConnection
+) -> None:
     assert hook(add_connection, {"base_uri": base}).resolve(uri) == expected
 
 
@@ -151,7 +153,9 @@ def test_opens_datasets_and_files(
     assert found.files(str(tmp_path)).read("note") == b"hello"
 
 
-def test_test_connection(tmp_path: Path, dataset: str, add_connection: AddConnection) -> None:
+def test_test_connection_lists_the_base_uri(
+    tmp_path: Path, dataset: str, add_connection: AddConnection
+) -> None:
     assert hook(add_connection, {"base_uri": str(tmp_path)}).test_connection() == (
         True,
         f"{tmp_path} answered: {len(list(tmp_path.iterdir()))} entries, 1 named *.lance",

@@ -25,7 +25,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("logged", [True, False])
-def test_it_stops_until_somebody_answers_for_its_epoch(world: World, logged: bool) -> None:
+def test_hung_claim_stops_with_a_gap_until_its_epoch_is_resolved(
+    world: World, logged: bool
+) -> None:
     log: dict[str, int] = {}
 
     def hang(step: Failpoint) -> None:

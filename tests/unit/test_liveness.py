@@ -59,7 +59,7 @@ def test_liveness_is_shown_by_the_first_sign_that_counts(
     assert seen.liveness(60.0, process_first=True) == Liveness(*process_first)
 
 
-def test_process_first_never_proves_an_end_that_the_usual_reading_does_not() -> None:
+def test_liveness_by_process_first_calls_no_driver_gone_that_the_usual_rule_does_not() -> None:
     for alive, left, beat, silent in product(
         (None, True, False), (None, SUMMARY), (None, RUNNING, ENDED), (0.0, 60.0)
     ):

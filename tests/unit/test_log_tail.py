@@ -143,7 +143,7 @@ def test_what_was_rotated_out_is_gone(path: Path) -> None:
         assert tail.read() == ["longer than the first"]
 
 
-def test_truncation_begins_anew(path: Path) -> None:
+def test_tail_starts_at_the_beginning_after_a_truncation(path: Path) -> None:
     tail = LogTail(path)
     add(path, "first\nhalf")
     assert tail.read() == ["first"]
@@ -152,7 +152,7 @@ def test_truncation_begins_anew(path: Path) -> None:
     assert tail.read() == ["new"]
 
 
-def test_from_the_end(path: Path) -> None:
+def test_tail_from_the_end_shows_new_lines_only(path: Path) -> None:
     add(path, "old\n")
     tail = LogTail(path, from_end=True)
     assert tail.read() == []

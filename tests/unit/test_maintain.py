@@ -51,7 +51,7 @@ def neglected(folder: Path) -> str:
     return uri
 
 
-def test_a_run_does_every_step_and_tells_it_in_numbers(tmp_path: Path) -> None:
+def test_run_does_every_step_and_reports_the_numbers(tmp_path: Path) -> None:
     uri = neglected(tmp_path)
     report = run(uri, compaction=HUNDRED, olderThan=0).to_json()
     assert list(report["done"]) == list(STEPS)

@@ -47,7 +47,7 @@ def test_rows_not_covered_are_those_of_the_index_that_leaves_out_most(tmp_path: 
     assert uncovered_rows(open_dataset(uri)) == {"id_idx": 10, "epoch_idx": 0}
 
 
-def test_lances_own_indices_are_nobodys_business(tmp_path: Path) -> None:
+def test_internal_indices_of_lance_are_not_counted(tmp_path: Path) -> None:
     uri = make(tmp_path, 3)
     dataset = lance.dataset(uri)
     dataset.create_scalar_index("id", "BTREE")
@@ -72,7 +72,7 @@ def test_a_dataset_that_is_gone_is_named(tmp_path: Path) -> None:
         measure(port, 10)
 
 
-def test_names_as_json_spells_them(tmp_path: Path) -> None:
+def test_dataset_metrics_are_camel_case_in_json(tmp_path: Path) -> None:
     assert camel("manifest_bytes") == "manifestBytes"
     plain = measure(open_dataset(make(tmp_path, 1)), 10).to_json()
     assert set(plain) >= {"smallFragments", "deletedRows", "uncoveredRows", "historyBytes"}

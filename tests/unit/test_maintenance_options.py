@@ -14,7 +14,7 @@ from airflow_provider_lance.maintenance.options import (
 parse = MaintenanceOptions.parse
 
 
-def test_nothing_said_means_all_steps_in_order_and_a_week() -> None:
+def test_default_options_run_all_steps_in_order_and_keep_a_week() -> None:
     options = parse({})
     assert options == MaintenanceOptions()
     assert options.steps == (Step.COMPACT, Step.INDEX, Step.CLEANUP)

@@ -64,7 +64,7 @@ def test_nothing_to_do_is_a_skip_with_the_reasons_and_the_numbers(
         ({"min_uncovered_rows": 9, "steps": ["index"], "compaction": None}, "fewer than 9"),
     ],
 )
-def test_thresholds_skip(
+def test_operator_skips_below_its_thresholds(
     tmp_path: Path, ti: TaskInstance, changes: dict[str, Any], reason: str
 ) -> None:
     uri = make(tmp_path, 8)
@@ -138,7 +138,7 @@ def test_a_mapped_tasks_mistake_fails_without_a_retry(tmp_path: Path, ti: TaskIn
         task.execute(context)
 
 
-def test_what_holds_a_template_is_not_judged_before_it_is_filled_in() -> None:
+def test_templated_arguments_are_not_checked_before_they_are_rendered() -> None:
     operator(
         "{{ params.uri }}",
         steps=["{{ params.step }}"],
@@ -176,7 +176,7 @@ def test_beside_a_live_stream_the_young_versions_stay(tmp_path: Path, ti: TaskIn
     assert ids(uri) == Counter([*range(100), 900, 901])
 
 
-def test_the_connections_options_reach_the_store_and_nobody_else(
+def test_storage_options_of_the_connection_reach_the_store_only(
     tmp_path: Path, ti: TaskInstance, add_connection: AddConnection, shown: Shown
 ) -> None:
     make(tmp_path, 4)
@@ -213,7 +213,7 @@ def test_a_task_that_is_killed_begins_no_further_task(
     assert operator(uri).execute(context)["after"]["fragments"] == 4
 
 
-def test_on_kill_before_anything_runs_is_nothing(tmp_path: Path) -> None:
+def test_on_kill_before_the_run_does_nothing(tmp_path: Path) -> None:
     operator(str(tmp_path / "t.lance")).on_kill()
 
 

@@ -52,7 +52,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_fifty_viewers_make_one_look(store: Store) -> None:
+def test_fifty_viewers_cost_one_query(store: Store) -> None:
     looks = ResultCache(store.look)
     store.open.clear()
 
@@ -68,12 +68,12 @@ def test_fifty_viewers_make_one_look(store: Store) -> None:
     assert store.asked == {"a": 1, "b": 1}
 
 
-def test_a_look_is_made_anew_when_it_is_too_old(store: Store) -> None:
+def test_expired_result_is_queried_again(store: Store) -> None:
     looks = ResultCache(store.look, keep=0.0)
     assert [ask(looks, "a")[0].value for _ in range(3)] == ["a1", "a2", "a3"]
 
 
-def test_what_does_not_answer_holds_up_nobody_else(store: Store) -> None:
+def test_slow_query_does_not_delay_the_others(store: Store) -> None:
     looks = ResultCache(lambda key: "b" if key == "b" else store.look(key), patience=0.3)
     store.open.clear()
     slow, quick = ask(looks, "a", "b")
@@ -105,7 +105,7 @@ def test_the_event_loop_goes_on_while_threads_look(store: Store) -> None:
     assert asyncio.run(beat()) == 20
 
 
-def test_an_older_look_stands_in_for_a_slow_one_but_not_for_long(
+def test_older_result_is_shown_for_a_slow_query_for_a_limited_time(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = ResultCache(store.look, keep=0.0, patience=0.05)
@@ -137,7 +137,7 @@ def test_an_error_is_told_and_kept_as_long_as_a_value(
     assert store.asked["a"] == 1
 
 
-def test_keys_that_nobody_asks_for_are_forgotten(
+def test_unused_keys_are_removed_from_the_cache(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looks_module, "_FORGET", 0.0)

@@ -23,7 +23,7 @@ FRAME = Frame()
 PLAIN = Axis(0.0, 10.0, (), "x")
 
 
-def test_a_line_is_interrupted_where_nothing_is_known() -> None:
+def test_chart_line_has_a_break_where_a_value_is_missing() -> None:
     points = ((0.0, 0.0, "none"), (5.0, None, ""), (8.0, 2.0, "two"), (10.0, 4.0, "four"))
     chart = draw("t", x=PLAIN, unit="u", series=[Series("s", points)])
     [drawn] = chart.drawn
@@ -34,7 +34,7 @@ def test_a_line_is_interrupted_where_nothing_is_known() -> None:
     assert (last.x, last.y, last.text) == (FRAME.right, FRAME.top, "four")
 
 
-def test_a_bar_is_seen_where_its_value_is_above_zero() -> None:
+def test_bar_is_visible_when_its_value_is_above_zero() -> None:
     points = tuple((float(at), value, "") for at, value in enumerate([0.0, 1.0, 1e6]))
     axis = index_axis(["a", "b", "c"], "epoch")
     [drawn] = draw("t", x=axis, unit="rows", series=[Series("s", points, bars=True)]).drawn
@@ -79,7 +79,7 @@ def test_whatever_the_values_all_of_it_is_inside_of_the_plot(
         (5 * 86_400, ["02 Nov", "03 Nov", "04 Nov", "05 Nov", "06 Nov"]),
     ],
 )
-def test_time_is_told_in_round_steps(seconds: float, texts: list[str]) -> None:
+def test_time_axis_has_round_steps(seconds: float, texts: list[str]) -> None:
     noon = datetime(2026, 11, 1, 12, tzinfo=UTC).timestamp()
     assert [tick.text for tick in time_axis(noon, noon + seconds, "").ticks] == texts
 
@@ -119,5 +119,5 @@ def test_any_span_of_time_has_few_ticks(low: float, span: float) -> None:
         (cut("abcd", 3), "abc … (4 characters)"),
     ],
 )
-def test_words(given: str, text: str) -> None:
+def test_page_formats_each_value(given: str, text: str) -> None:
     assert given == text

@@ -73,7 +73,7 @@ def test_any_local_path_survives_the_way_to_an_asset_and_back(names: list[str]) 
         ("/with#in.lance#minio", [RegisteredDataset("/with#in.lance", "minio")]),
     ],
 )
-def test_reads_the_option(text: str, known: list[RegisteredDataset]) -> None:
+def test_registry_reads_the_option_datasets(text: str, known: list[RegisteredDataset]) -> None:
     assert of_config(text) == known
 
 
@@ -85,7 +85,7 @@ def test_an_asset_may_name_its_connection(extra: dict[str, Any] | None, conn_id:
     assert of_asset("lance://s3/b/a.lance", extra) == RegisteredDataset("s3://b/a.lance", conn_id)
 
 
-def test_who_names_a_connection_stands_for_who_does_not() -> None:
+def test_entry_with_a_connection_replaces_the_entry_without_one() -> None:
     plain, one, other = (
         RegisteredDataset("/a"),
         RegisteredDataset("/a", "one"),
@@ -120,7 +120,9 @@ def streams(uri: str, query_id: str = "orders", **fields: Any) -> dict[str, Any]
     return {"uri": uri, "query_id": query_id, "lance_conn_id": None, **fields}
 
 
-def test_what_tasks_stream_into_is_known(tmp_path: Path, add_connection: Any) -> None:
+def test_registry_lists_the_datasets_that_tasks_stream_into(
+    tmp_path: Path, add_connection: Any
+) -> None:
     add_connection("minio", {"base_uri": "s3://bucket/warehouse"}, conn_type="lance")
     with airflow_of_its_own(tmp_path):
         let_stream("first", streams("/data/a.lance"))
@@ -145,7 +147,7 @@ def test_a_task_that_names_no_query_is_known_by_its_dataset() -> None:
     assert of_task("dag", {"uri": "/data/my orders", **unnamed}) is None
 
 
-def test_a_task_is_known_by_its_newest_run_and_by_those_that_are_active(tmp_path: Path) -> None:
+def test_registry_reads_the_newest_run_of_a_task_and_the_active_ones(tmp_path: Path) -> None:
     with airflow_of_its_own(tmp_path):
         let_stream("dag", streams("/over.lance"), run=1, state="success")
         let_stream("dag", streams("/active.lance"), run=2, state="running")

@@ -16,7 +16,7 @@ from tests.support.maintenance import append, make
 FIRST = {1: "09:00", 2: "09:01", 3: "09:02"}
 
 
-def test_each_version_has_its_own(tmp_path: Path) -> None:
+def test_each_version_has_its_own_fragment_total(tmp_path: Path) -> None:
     uri = make(tmp_path, 3)
     assert fragment_totals(open_dataset(uri), FIRST) == {1: 1, 2: 2, 3: 3}
 
@@ -32,7 +32,7 @@ def test_a_version_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert fragment_totals(open_dataset(uri), FIRST | {4: "09:03"})[4] == 4
 
 
-def test_a_dataset_that_was_made_anew_is_another(tmp_path: Path) -> None:
+def test_recreated_dataset_has_fragment_totals_of_its_own(tmp_path: Path) -> None:
     uri = make(tmp_path, 3)
     fragment_totals(open_dataset(uri), FIRST)
     shutil.rmtree(uri)

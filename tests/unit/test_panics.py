@@ -128,7 +128,9 @@ def test_panic_in_a_command_is_one_message_and_an_exit_status(
     assert "index out of bounds" in told
 
 
-def test_what_is_no_panic_passes_as_it_is(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_base_exception_that_is_no_panic_passes_unchanged(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def end(*given: Any, **named: Any) -> Any:
         raise SystemExit(7)
 

@@ -148,7 +148,7 @@ def test_200_triggers_on_one_dataset_cost_one_poll(
     asyncio.run(run())
 
 
-def test_the_shortest_interval_sets_the_pace_and_all_hear_of_it(dataset: str, store: Store) -> None:
+def test_shortest_interval_sets_the_pace_of_all_subscribers(dataset: str, store: Store) -> None:
     stream = Stream(dataset)
     stream.commit(0)
 
@@ -198,7 +198,7 @@ def test_a_query_that_was_not_looked_for_is_looked_for_at_once(dataset: str) -> 
     asyncio.run(run())
 
 
-def test_a_cancelled_subscriber_leaves_the_look_to_the_others(dataset: str, store: Store) -> None:
+def test_cancelled_subscriber_leaves_the_poll_to_the_others(dataset: str, store: Store) -> None:
     Stream(dataset).commit(0)
 
     async def run() -> None:
@@ -235,7 +235,7 @@ def test_a_slow_store_does_not_block_the_event_loop(dataset: str, store: Store) 
     asyncio.run(run())
 
 
-def test_an_error_goes_to_all_who_waited_and_ends_nothing(dataset: str) -> None:
+def test_error_of_a_poll_goes_to_all_subscribers_and_the_poll_continues(dataset: str) -> None:
     Stream(dataset).commit(0)
     versions = Path(dataset) / "_versions"
     manifests = {path: path.read_bytes() for path in versions.iterdir()}
@@ -258,7 +258,7 @@ def test_an_error_goes_to_all_who_waited_and_ends_nothing(dataset: str) -> None:
     asyncio.run(run())
 
 
-def test_the_error_of_one_query_is_not_the_others(dataset: str) -> None:
+def test_error_of_one_query_does_not_reach_the_subscribers_of_another(dataset: str) -> None:
     Stream(dataset).commit(0)
     owner = json.dumps({"protocol": 99})
     lance.dataset(dataset).update_config({"spark.lance.streaming.owner.newer": owner})
@@ -273,7 +273,7 @@ def test_the_error_of_one_query_is_not_the_others(dataset: str) -> None:
     asyncio.run(run())
 
 
-def test_each_decides_what_to_make_of_a_missing_dataset(tmp_path: Path) -> None:
+def test_each_subscriber_decides_what_a_missing_dataset_means(tmp_path: Path) -> None:
     uri = str(tmp_path / "flights.lance")
 
     async def run() -> None:
@@ -293,7 +293,7 @@ def test_each_decides_what_to_make_of_a_missing_dataset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("others", [0, 8], ids=["its version went back", "its version went on"])
-def test_a_dataset_made_anew_is_read_anew(dataset: str, others: int) -> None:
+def test_follower_reads_a_recreated_dataset_from_its_start(dataset: str, others: int) -> None:
     stream = Stream(dataset)
     for number in range(4):
         stream.commit(number)
@@ -323,7 +323,7 @@ def watermark(follower: DatasetFollower) -> int:
     return found.watermark.epoch
 
 
-def test_what_is_folded_is_forgotten_and_the_rest_is_bounded(
+def test_follower_forgets_folded_epochs_and_bounds_the_rest(
     dataset: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(follow, "_REMEMBERED", 4)
@@ -344,7 +344,7 @@ def test_what_is_folded_is_forgotten_and_the_rest_is_bounded(
     assert not follower._known._memory._read
 
 
-def test_the_last_to_leave_closes(dataset: str, store: Store) -> None:
+def test_last_subscriber_closes_the_poll(dataset: str, store: Store) -> None:
     Stream(dataset).commit(0)
 
     async def run() -> None:
@@ -358,7 +358,7 @@ def test_the_last_to_leave_closes(dataset: str, store: Store) -> None:
     asyncio.run(run())
 
 
-def test_connections_and_event_loops_share_nothing(
+def test_polls_are_not_shared_between_connections_and_event_loops(
     dataset: str, store: Store, add_connection: AddConnection
 ) -> None:
     Stream(dataset).commit(0)
@@ -396,7 +396,7 @@ def test_a_connection_that_was_mended_is_read_again(
     asyncio.run(asyncio.wait_for(run(), 20))
 
 
-def test_an_interval_of_nothing_still_pauses(dataset: str, store: Store) -> None:
+def test_poll_with_interval_zero_still_pauses(dataset: str, store: Store) -> None:
     Stream(dataset).commit(0)
 
     async def run() -> None:
@@ -408,7 +408,7 @@ def test_an_interval_of_nothing_still_pauses(dataset: str, store: Store) -> None
     assert store.looks == 3
 
 
-def test_a_name_that_is_none_is_refused_before_any_work(dataset: str, store: Store) -> None:
+def test_invalid_query_id_is_refused_before_the_first_poll(dataset: str, store: Store) -> None:
     async def run() -> None:
         with pytest.raises(SpecError), subscribe(dataset, "not a query id"):
             pass

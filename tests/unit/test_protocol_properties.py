@@ -375,7 +375,7 @@ class WithoutBarrier(FreshHandles):
 
 
 @search(quick=300, full=1200)
-def test_whatever_happens_the_dataset_holds_whole_epochs_once(examples: int) -> None:
+def test_epochs_land_whole_and_once_whatever_happens(examples: int) -> None:
     run_state_machine_as_test(Protocol, settings=settings(FIXED, max_examples=examples))
 
 
@@ -383,10 +383,12 @@ def test_whatever_happens_the_dataset_holds_whole_epochs_once(examples: int) -> 
 @pytest.mark.parametrize(
     "world", [TakenOverInDoubt, CleanedUpInDoubt, CleanedUpAfterTakeover, FreshHandles]
 )
-def test_nor_does_a_harder_life_change_that(world: type[Protocol], examples: int) -> None:
+def test_epochs_land_whole_and_once_with_takeovers_and_cleanups(
+    world: type[Protocol], examples: int
+) -> None:
     run_state_machine_as_test(world, settings=settings(FIXED, max_examples=examples))
 
 
-def test_control_without_the_barrier_the_same_search_finds_a_doubled_row() -> None:
+def test_control_search_without_the_barrier_finds_a_doubled_row() -> None:
     with pytest.raises(AssertionError, match="twice"):
         run_state_machine_as_test(WithoutBarrier, settings=settings(SEARCH, max_examples=2000))

@@ -281,5 +281,5 @@ WORLDS = [Restored, PausedLinks, Recreated, Garbled]
 
 @search(quick=100, full=400)
 @pytest.mark.parametrize("world", WORLDS)
-def test_nothing_is_lost_in_silence(world: type[Rims], examples: int) -> None:
+def test_no_epoch_is_lost_without_an_error(world: type[Rims], examples: int) -> None:
     run_state_machine_as_test(world, settings=settings(FIXED, max_examples=examples))

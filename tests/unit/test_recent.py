@@ -28,7 +28,7 @@ def progress(batch: int, took: int | None) -> dict[str, Any]:
     return {"batchId": batch, "durationMs": durations | ({"addBatch": took} if took else {})}
 
 
-def test_sixty_epochs_are_remembered_in_few_words() -> None:
+def test_epoch_history_keeps_the_newest_60_epochs_with_short_values() -> None:
     recent = EpochHistory()
     for epoch in range(100):
         recent.add(done(epoch))
@@ -68,7 +68,7 @@ def test_sparks_trigger_is_joined_once_it_has_run() -> None:
     assert recent.to_json()[0]["batchMs"] == 250
 
 
-def test_a_watcher_is_told_of_every_epoch_that_is_added_to_the_totals() -> None:
+def test_watcher_gets_every_epoch_that_is_added_to_the_totals() -> None:
     seen: list[EpochReport] = []
     totals: RunMetrics = WatchedTotals(watcher=seen.append)
     plain = RunMetrics()

@@ -116,7 +116,7 @@ def test_an_owner_proven_dead_is_released_and_the_stream_goes_on_exactly(
     assert wreck.ids == whole(4)
 
 
-def test_heals_only_what_is_named(wreck: Wreck, ti: TaskInstance) -> None:
+def test_operator_repairs_only_what_is_named(wreck: Wreck, ti: TaskInstance) -> None:
     wreck.run(3)
     with pytest.raises(AirflowFailException, match="LS102"):
         run(ti, wreck.uri, repair=["watermark"])
@@ -144,7 +144,7 @@ def test_a_driver_that_lives_is_left_alone(wreck: Wreck, ti: TaskInstance) -> No
     assert wreck.version == version
 
 
-def test_what_proves_unsafe_is_not_healed_and_says_why(
+def test_unsafe_repair_is_refused_with_the_reason(
     wreck: Wreck, ti: TaskInstance, shown: Shown
 ) -> None:
     wreck.run(3, unlogged=1)
@@ -159,7 +159,7 @@ def test_what_proves_unsafe_is_not_healed_and_says_why(
     assert wreck.version == version
 
 
-def test_nothing_is_healed_where_rows_are_lost(wreck: Wreck, ti: TaskInstance) -> None:
+def test_nothing_is_repaired_when_rows_are_lost(wreck: Wreck, ti: TaskInstance) -> None:
     wreck.run(5)
     lance.dataset(wreck.uri, version=4).restore()
     version = wreck.version
@@ -172,7 +172,7 @@ def test_nothing_is_healed_where_rows_are_lost(wreck: Wreck, ti: TaskInstance) -
 class TestDecisions:
     """What is done only because somebody said so, and named the epoch."""
 
-    def test_releases_a_driver_that_somebody_knows_to_be_dead(
+    def test_operator_releases_a_driver_on_another_host_with_proven_dead(
         self, wreck: Wreck, ti: TaskInstance
     ) -> None:
         wreck.run(3, process=ELSEWHERE)
@@ -270,7 +270,7 @@ def test_all_queries_or_those_that_are_named(tmp_path: Path, ti: TaskInstance) -
     assert {each["queryId"] for each in report["statuses"]} == {"orders", "refunds"}
 
 
-def test_a_query_that_nobody_knows_is_refused_unless_its_checkpoint_is_named(
+def test_unknown_query_is_refused_unless_its_checkpoint_is_given(
     wreck: Wreck, ti: TaskInstance, tmp_path: Path
 ) -> None:
     wreck.run(1, released=True)
@@ -349,7 +349,7 @@ def test_bad_input_fails_without_a_retry_before_anything_is_touched(
         {"repair": ["{{ params.repair }}"]},
     ],
 )
-def test_what_holds_a_template_is_not_judged_before_it_is_filled_in(
+def test_templated_arguments_are_not_checked_before_they_are_rendered(
     changes: dict[str, Any],
 ) -> None:
     arguments = {"task_id": "check", "uri": "/data/orders.lance", "lance_conn_id": None}

@@ -27,12 +27,12 @@ def stream(tmp_path: Path) -> Stream:
     return made
 
 
-def test_what_a_driver_says_is_found(stream: Stream) -> None:
+def test_epoch_in_the_version_of_the_summary_is_no_contradiction(stream: Stream) -> None:
     stream.end(L1, last_epoch=2, version=stream.committer.port.version, rows=9)
     assert stream.look().contradictions == ()
 
 
-def test_a_version_that_is_not_there_yet(stream: Stream) -> None:
+def test_version_above_the_newest_is_a_contradiction(stream: Stream) -> None:
     version = stream.committer.port.version
     stream.beat(sink={"epoch": 5, "rows": 1, "version": version + 3, "watermark": 5})
     seen = stream.look()
@@ -40,7 +40,7 @@ def test_a_version_that_is_not_there_yet(stream: Stream) -> None:
     assert warning_codes(seen) == [Code.COMMIT_LOG_AHEAD]
 
 
-def test_a_fold_that_is_not_there_takes_no_rows(stream: Stream) -> None:
+def test_missing_version_of_a_fold_is_no_contradiction(stream: Stream) -> None:
     """The version that a driver names is that of its fold; the epoch is in one before."""
     ahead = stream.committer.port.version + 1
     stream.beat(sink={"epoch": 2, "rows": 1, "version": ahead, "watermark": 2})
@@ -55,7 +55,7 @@ def test_a_version_that_is_not_there_where_others_are_gone(stream: Stream) -> No
     assert stream.look().contradictions == (Contradiction(L1, 9, newest + 1),)
 
 
-def test_an_epoch_that_is_not_where_it_was(stream: Stream) -> None:
+def test_epoch_missing_in_its_version_is_a_contradiction(stream: Stream) -> None:
     version = stream.committer.port.version
     stream.beat(sink={"epoch": 5, "rows": 1, "version": version, "watermark": 5})
     assert stream.look().contradictions == (Contradiction(L1, 5, version, 2, version),)
@@ -86,14 +86,14 @@ def test_an_empty_epoch_proves_nothing(stream: Stream) -> None:
     assert stream.look().contradictions == ()
 
 
-def test_a_driver_from_another_checkpoint_has_no_say(stream: Stream) -> None:
+def test_reports_of_another_checkpoint_are_no_contradiction(stream: Stream) -> None:
     """Dataset and checkpoint were both made anew, and its reports still lie beside them."""
     ahead = {"epoch": 50, "rows": 1, "version": 90, "watermark": 50}
     stream.beat(L2, sink=ahead, driver={}, progress={"id": "cp-before"}, time=L2)
     assert stream.look().contradictions == ()
 
 
-def test_a_driver_that_was_fenced_has_no_say(stream: Stream) -> None:
+def test_summary_of_a_fenced_driver_is_no_contradiction(stream: Stream) -> None:
     version = stream.committer.port.version
     stream.end(L1, last_epoch=7, version=version, error="FencedError", reason=EndReason.FAILED)
     assert stream.look().contradictions == ()

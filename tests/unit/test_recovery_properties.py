@@ -253,7 +253,7 @@ def copy_of(dataset: InMemoryDataset) -> InMemoryDataset:
     return made
 
 
-def test_whatever_happens_a_check_says_what_is_so() -> None:
+def test_check_is_right_in_every_state_a_stream_reaches() -> None:
     Checked.told.clear()
     run_state_machine_as_test(Checked, settings=settings(FIXED, max_examples=300))
     for code in (
@@ -268,7 +268,7 @@ def test_whatever_happens_a_check_says_what_is_so() -> None:
         assert Checked.told[code] > 5, code
 
 
-def test_whatever_somebody_does_it_is_not_called_healthy() -> None:
+def test_check_calls_no_tampered_stream_healthy() -> None:
     Checked.told.clear()
     run_state_machine_as_test(Tampered, settings=settings(FIXED, max_examples=300))
     for code in MISMATCHED - {Code.CHECKPOINT_FOREIGN}:

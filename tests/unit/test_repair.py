@@ -70,7 +70,7 @@ def test_a_watermark_that_is_not_exact_is_not_folded(scene: Scene) -> None:
     assert scene.world.open().version == version
 
 
-def test_what_is_not_known_is_not_healed(scene: Scene) -> None:
+def test_repair_refuses_an_unknown_query_and_another_tools_watermark(scene: Scene) -> None:
     CheckpointDriver(scene).step()
     for repair in (fold_watermark, lambda port, query: release_owner(port, query, by="")):
         with pytest.raises(SpecError, match=f"'other'.*'{QUERY}'"):
@@ -149,7 +149,7 @@ def test_a_released_owner_is_left_as_it_is(scene: Scene) -> None:
     assert "since" in repaired.sentence
 
 
-def test_an_older_version_brought_back_is_not_folded_over(tmp_path: Path) -> None:
+def test_repair_refuses_a_restored_dataset(tmp_path: Path) -> None:
     scene = lance_scene(tmp_path)
     driver = CheckpointDriver(scene)
     driver.step(epochs=2)
@@ -175,7 +175,7 @@ def test_a_compaction_is_no_obstacle(scene: Scene) -> None:
     assert scene.epochs() == [epoch for epoch in range(4) for _ in range(3)]
 
 
-def test_two_queries_in_one_dataset_are_healed_apart(tmp_path: Path) -> None:
+def test_repair_of_one_query_leaves_the_other_as_it_is(tmp_path: Path) -> None:
     dataset = InMemoryDataset()
     one, two = twin_scene(tmp_path / "a", dataset), twin_scene(tmp_path / "b", dataset)
     two.query_id = "other"

@@ -93,7 +93,7 @@ def test_an_epoch_in_doubt_is_not_guessed_but_resolved(scene: Scene, landed: boo
     go_on(scene, Decision.SKIP_REPLAY if landed else Decision.FULL_COMMIT, 4)
 
 
-def test_an_answer_that_was_given_is_not_needed_twice(scene: Scene) -> None:
+def test_resolved_gap_refuses_a_second_answer(scene: Scene) -> None:
     leave_gap(scene, landed=True)
     resolve(scene, 2, True)
     refused(scene, PreconditionError, "no gap", resolve, 2, False)
@@ -131,7 +131,7 @@ def test_a_query_without_a_gap_has_nothing_to_resolve(scene: Scene) -> None:
     refused(scene, PreconditionError, "no gap", resolve, 1, True)
 
 
-def test_the_drivers_own_word_contradicts_a_wrong_answer(scene: Scene) -> None:
+def test_wrong_answer_is_refused_by_the_drivers_heartbeat(scene: Scene) -> None:
     leave_gap(scene, landed=True)
     scene.beat(LAUNCH, DEAD, watermark=2)
     refused(scene, PreconditionError, "is not missing: its driver", resolve, 2, False)
@@ -158,7 +158,7 @@ def test_an_older_copy_of_the_checkpoint_bridges_nothing(scene: Scene) -> None:
     refused(scene, HistoryGapError, "an older copy.*epoch 1", release)
 
 
-def test_without_a_gap_the_checkpoint_has_no_say(scene: Scene, tmp_path: Path) -> None:
+def test_release_without_a_gap_needs_no_checkpoint(scene: Scene, tmp_path: Path) -> None:
     CheckpointDriver(scene).step(epochs=2)
     Path(scene.checkpoint).rename(tmp_path / "kept")
     assert release(scene).watermark == 1

@@ -67,7 +67,7 @@ def end(scene: Scene, launch_id: str, reason: EndReason = EndReason.FAILED) -> N
     write_summary(open_files(report_location(scene.checkpoint)), summary)
 
 
-def test_an_owner_that_is_alive_stays_whatever_anybody_says(scene: Scene) -> None:
+def test_owner_that_is_alive_is_not_released_even_with_proven_dead(scene: Scene) -> None:
     CheckpointDriver(scene, process=HERE, launch_id=OWNER).step()
     refused(scene, f"pid {HERE.pid} on {HERE.host}, no heartbeat, is alive")
     end(scene, OWNER)
@@ -85,13 +85,13 @@ def test_an_owner_out_of_sight_is_released_on_proof_only(
     assert release(scene, proven_dead=True).changed
 
 
-def test_a_drivers_last_word_proves_its_end_from_any_host(scene: Scene) -> None:
+def test_summary_of_the_owner_proves_its_end_from_any_host(scene: Scene) -> None:
     CheckpointDriver(scene, process=ELSEWHERE, launch_id=OWNER).step()
     end(scene, OWNER)
     assert release(scene).changed
 
 
-def test_the_last_word_of_another_launch_proves_nothing(scene: Scene) -> None:
+def test_summary_of_another_launch_does_not_prove_the_end_of_the_owner(scene: Scene) -> None:
     CheckpointDriver(scene, process=ELSEWHERE, launch_id=OWNER).step()
     end(scene, OTHER)
     refused(scene, "cannot be seen from here")
@@ -119,7 +119,7 @@ def test_a_waiting_driver_out_of_sight_forbids_it_while_its_heartbeat_is_young(
     assert release(scene).changed
 
 
-def test_proof_answers_for_a_waiting_driver_out_of_sight(scene: Scene) -> None:
+def test_proven_dead_covers_a_waiting_driver_on_another_host(scene: Scene) -> None:
     CheckpointDriver(scene, launch_id=OWNER).step()
     scene.beat(OTHER, ELSEWHERE)
     assert release(scene, proven_dead=True).changed

@@ -191,7 +191,7 @@ class HealingFresh(Healing, FreshHandles):
 
 
 @pytest.mark.parametrize("world", [Healing, HealingFresh])
-def test_no_healing_loses_or_doubles_a_row(world: type[Healing]) -> None:
+def test_no_repair_loses_or_doubles_a_row(world: type[Healing]) -> None:
     world.done = Counter()
     run_state_machine_as_test(world, settings=settings(FIXED, max_examples=300))
     for action in Action.FOLD, Action.RELEASE:
@@ -200,7 +200,7 @@ def test_no_healing_loses_or_doubles_a_row(world: type[Healing]) -> None:
         assert world.done[f"{Action.GAP} True"] > 10
 
 
-def test_control_without_the_healings_barrier_the_same_search_finds_a_doubled_row(
+def test_control_search_without_the_repairs_barrier_finds_a_doubled_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(repairing, "CommitPolicy", partial(CommitPolicy, barrier=False))

@@ -86,7 +86,7 @@ def replace_checkpoint(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("number", WRITES)
-def test_a_commit_of_the_old_owner_that_comes_late_lands_once_or_not(
+def test_late_commit_of_the_old_owner_lands_once_or_is_fenced_during_a_release(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     stale = CheckpointDriver(scene, "stale")
@@ -114,7 +114,7 @@ def test_a_commit_of_the_old_owner_that_comes_late_lands_once_or_not(
 
 
 @pytest.mark.parametrize("number", WRITES)
-def test_a_successor_that_claims_in_the_middle_is_left_alone(
+def test_release_leaves_a_successor_that_claims_in_the_middle(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     CheckpointDriver(scene, "dead").step(epochs=2)
@@ -136,7 +136,7 @@ def test_a_successor_that_claims_in_the_middle_is_left_alone(
 
 
 @pytest.mark.parametrize("number", WRITES)
-def test_of_two_heals_at_once_one_releases_and_the_other_says_so(
+def test_of_two_concurrent_releases_one_is_fenced(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     CheckpointDriver(scene, "dead").step(epochs=2)
@@ -178,7 +178,7 @@ def test_a_cleanup_in_the_middle_loses_nothing(
 
 
 @pytest.mark.parametrize("number", WRITES)
-def test_a_healing_that_is_killed_is_done_again(
+def test_release_that_was_killed_can_be_repeated(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     dead = CheckpointDriver(scene, "dead")
@@ -330,7 +330,7 @@ def test_a_store_that_refuses_for_good_leaves_a_query_that_can_be_released(
     exactly_once(scene, 3)
 
 
-def test_a_fold_that_is_preempted_looks_again(
+def test_preempted_fold_reads_the_watermark_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     CheckpointDriver(scene, "dead").step(epochs=2)

@@ -85,7 +85,7 @@ def test_no_wait_is_out_of_bounds(step: int, first: float, factor: float) -> Non
 
 
 @given(st.lists(st.tuples(st.none() | st.integers(-1, 9), st.floats(0, 1200)), max_size=30))
-def test_what_counts_never_grows_beyond_what_was(losses: list[tuple[int | None, float]]) -> None:
+def test_restart_counts_stay_within_the_total(losses: list[tuple[int | None, float]]) -> None:
     restarts = RestartHistory()
     for watermark, lived in losses:
         before = restarts
@@ -112,6 +112,6 @@ def test_a_policy_out_of_range_is_refused(changes: dict[str, Any]) -> None:
         RestartPolicy(**changes)
 
 
-def test_travels_as_json() -> None:
+def test_restart_history_is_the_same_after_json() -> None:
     restarts = lost(after(2), watermark=7).next()
     assert RestartHistory.from_json(json.loads(json.dumps(restarts.to_json()))) == restarts

@@ -118,7 +118,7 @@ class SparkLikeStale:
         return driver.step()
 
 
-def test_a_restore_that_undoes_nothing_of_the_stream_ends_nobody(tmp_path: Path) -> None:
+def test_restore_that_undoes_no_epoch_ends_no_driver(tmp_path: Path) -> None:
     uri, log = str(tmp_path / "table.lance"), dict[str, int]()
     world = lance_world(uri)
     driver = SparkLike(world, log)

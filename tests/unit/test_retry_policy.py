@@ -58,7 +58,7 @@ def test_any_other_error_is_left_to_the_task(error: Exception) -> None:
     assert decided(lance_retry_policy(), error) is RetryAction.DEFAULT
 
 
-def test_real_errors(tmp_path: object) -> None:
+def test_retry_policy_fails_on_terminal_errors_of_the_hook(tmp_path: object) -> None:
     hook = LanceHook(lance_conn_id=None)
     policy = lance_retry_policy()
     with pytest.raises(TerminalError) as absent:
@@ -69,7 +69,7 @@ def test_real_errors(tmp_path: object) -> None:
     assert decided(policy, relative.value) is RetryAction.FAIL
 
 
-def test_travels() -> None:
+def test_retry_policy_is_the_same_after_serialization() -> None:
     policy = lance_retry_policy(timedelta(seconds=7))
     again = ExceptionRetryPolicy.deserialize(json.loads(json.dumps(policy.serialize())))
     assert again.serialize() == policy.serialize()
@@ -81,7 +81,7 @@ def test_travels() -> None:
     assert decided(again, ValueError("x")) is RetryAction.DEFAULT
 
 
-def test_serves_in_a_dag() -> None:
+def test_retry_policy_works_in_a_serialized_dag() -> None:
     with DAG("mine", start_date=datetime(2026, 1, 1, tzinfo=UTC), schedule=None) as dag:
 
         @task(retries=2, retry_policy=lance_retry_policy())
@@ -109,7 +109,7 @@ def test_our_operators_need_no_policy(error: type[LanceStreamError]) -> None:
 
 
 @pytest.mark.parametrize("error", [*TRANSIENT, LanceStreamError, ValueError])
-def test_and_let_other_errors_pass(error: type[Exception]) -> None:
+def test_no_retry_if_terminal_lets_other_errors_pass(error: type[Exception]) -> None:
     with pytest.raises(error) as raised, no_retry_if_terminal():
         raise error("x")
     assert type(raised.value) is error

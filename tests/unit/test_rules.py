@@ -353,7 +353,7 @@ ROWS: dict[str, Row] = {
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_each_sight_has_its_findings(name: str) -> None:
+def test_each_evidence_has_its_findings(name: str) -> None:
     evidence, expected = ROWS[name]
     found = evaluate_rules(evidence)
     told = [(each.code, each.severity) for each in found if each.code is not Code.HEALTHY]

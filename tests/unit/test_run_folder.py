@@ -35,7 +35,9 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def test_the_place_of_a_launch(folder: RunDirectory, tmp_path: Path) -> None:
+def test_run_directory_is_found_by_root_query_and_launch(
+    folder: RunDirectory, tmp_path: Path
+) -> None:
     assert folder.path == tmp_path / "home" / "streams" / "flights" / LAUNCH
     assert RunDirectory.at(folder.path) == RunDirectory.at(str(folder.path)) == folder
     assert not folder.root.exists()
@@ -268,7 +270,7 @@ def test_no_secret_stays_of_a_launch_that_is_over(launches: Launches, tmp_path: 
     ]
 
 
-def test_what_another_hand_put_there_stays(launches: Launches, tmp_path: Path) -> None:
+def test_files_that_are_no_launch_are_kept(launches: Launches, tmp_path: Path) -> None:
     names = ["notes", "20261120", f"{LAUNCH}.old", "20261120T120000000Z-XYZ", "mine.txt"]
     for name in names:
         (tmp_path / "flights" / name).mkdir(parents=True)

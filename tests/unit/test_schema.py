@@ -87,7 +87,7 @@ def same(found: Any, values: list[Any]) -> bool:
 
 
 @CASTS
-def test_what_changes_only_the_form_is_accepted_and_keeps_every_value(
+def test_cast_that_keeps_every_value_is_accepted(
     source: pa.DataType, target: pa.DataType, values: list[Any]
 ) -> None:
     check(source, target)

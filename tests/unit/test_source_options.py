@@ -64,7 +64,7 @@ def test_a_misspelt_option_is_refused_when_the_dag_is_parsed(
         ("delta", {"startingVersions": "1"}),
     ],
 )
-def test_what_spark_reads_or_passes_on_or_nobody_knows_is_left_alone(
+def test_option_that_spark_reads_or_may_pass_on_is_accepted(
     source: str, options: dict[str, str]
 ) -> None:
     operator({"format": source, "options": options})  # pytest makes an error of a warning
@@ -80,7 +80,7 @@ def test_what_spark_reads_or_passes_on_or_nobody_knows_is_left_alone(
         ("kafka", "kafka.security.protocal", "did you mean 'kafka.security.protocol'?"),
     ],
 )
-def test_what_only_may_be_misspelt_is_warned_of(source: str, option: str, said: str) -> None:
+def test_option_that_may_be_misspelt_is_warned_of(source: str, option: str, said: str) -> None:
     with pytest.warns(UserWarning, match="stream: source: ") as warned:
         operator({"format": source, "schema": "id INT", "options": {option: "1"}})
     assert said in str(warned[0].message)

@@ -233,7 +233,7 @@ def test_the_defaults_of_a_job() -> None:
     assert (spec.launched_by, spec.stop_grace) == ("", 60)
 
 
-def test_a_launch_says_who_launched_it_and_how_long_it_may_take_to_stop() -> None:
+def test_launch_has_launched_by_and_stop_grace() -> None:
     spec = job(launchedBy="flights/stream/manual__1/-1#2", stopGrace="90")
     assert (spec.launched_by, spec.stop_grace) == ("flights/stream/manual__1/-1#2", 90)
 

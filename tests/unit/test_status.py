@@ -88,7 +88,7 @@ SENTENCES = {
 
 
 @pytest.mark.parametrize("sentence", SENTENCES)
-def test_one_sentence_says_it(sentence: str) -> None:
+def test_status_sentence_says_state_and_numbers(sentence: str) -> None:
     assert told(SENTENCES[sentence]).sentence == sentence
 
 
@@ -169,7 +169,7 @@ def test_durations_are_as_people_say_them(seconds: float, text: str) -> None:
     assert lasted(seconds) == text
 
 
-def test_moments_that_are_not_known() -> None:
+def test_ages_of_missing_and_invalid_times_are_unknown() -> None:
     assert seconds_since(None, NOW) is None
     assert seconds_since("soon", NOW) is None
     assert ago("", NOW) == ""

@@ -105,7 +105,7 @@ def test_a_launch_is_asked_before_the_query_has_an_owner(world: World) -> None:
     assert mine.committer.stop_requested()
 
 
-def test_nobody_is_asked_where_there_is_neither_owner_nor_name(world: World) -> None:
+def test_stop_request_writes_nothing_without_an_owner_and_a_launch(world: World) -> None:
     before = world.dataset.version
     assert world.ask() is None
     assert world.dataset.version == before
@@ -125,7 +125,7 @@ def test_asking_before_the_claim_is_one_commit_however_often(world: World) -> No
     assert world.dataset.version == before + 1
 
 
-def test_whoever_claims_in_its_place_takes_its_request_away(world: World) -> None:
+def test_claim_of_another_launch_removes_the_stop_request(world: World) -> None:
     world.active("dead")
     world.ask("mine")
     other = world.active("other")
@@ -157,7 +157,7 @@ def test_a_launch_obeys_what_named_it_before_it_started(world: World) -> None:
     assert obeys(world.launch("mine"))
 
 
-def test_a_request_to_whoever_waits_is_none_to_whoever_comes_later(world: World) -> None:
+def test_stop_request_without_a_launch_is_not_obeyed_by_a_later_launch(world: World) -> None:
     world.released()
     world.ask()
     later = world.launch("later")
@@ -168,7 +168,9 @@ def test_a_request_to_whoever_waits_is_none_to_whoever_comes_later(world: World)
     assert obeys(later)
 
 
-def test_asking_again_after_a_release_reaches_who_came_meanwhile(world: World) -> None:
+def test_second_stop_request_after_a_release_reaches_the_launch_that_came_meanwhile(
+    world: World,
+) -> None:
     world.released()
     world.ask()
     waiting = world.launch("waiting")
@@ -240,7 +242,7 @@ def test_polling_shows_a_newer_owner_and_the_own_handle_does_not(world: World) -
     assert not stale.committer.release()
 
 
-def test_a_newer_owner_that_has_ended_is_one_too(world: World) -> None:
+def test_newer_owner_fences_the_stale_driver_even_when_it_has_released(world: World) -> None:
     stale = world.active("stale")
     world.released("newer")
     with pytest.raises(FencedError, match="released"):
@@ -265,7 +267,7 @@ def test_a_driver_that_waits_is_fenced_by_a_claim_after_its_start_only(world: Wo
         waiting.committer.stop_requested(poll=True)
 
 
-def test_a_claim_of_its_own_fences_nobody(world: World) -> None:
+def test_poll_during_its_own_claim_does_not_fence_the_driver(world: World) -> None:
     polled: list[object] = []
 
     def poll(step: object) -> None:

@@ -78,7 +78,7 @@ def test_a_lost_driver_is_not_replaced_for_ever() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"watermark": 5}, {"lived": 600.0}])
-def test_progress_gives_it_more_lives(changes: dict[str, Any]) -> None:
+def test_progress_allows_further_restarts(changes: dict[str, Any]) -> None:
     found = outcome(DEAD, restarts=SPENT, **changes)
     assert found
     assert found.action is Action.RESTART
@@ -146,7 +146,7 @@ def test_the_shutdown_of_a_host_is_a_loss_like_any_other(asked_by: str, state: S
     ],
 )
 @pytest.mark.parametrize("state", [S.STOPPED, S.STALLED, S.DEAD])
-def test_somebody_wanted_its_end(asked_by: str, state: StreamState) -> None:
+def test_requested_stop_ends_the_task_without_a_restart(asked_by: str, state: StreamState) -> None:
     ended = summary(EndReason.STOPPED).to_json()
     found = outcome(Health(state, "asked to", asked_by=asked_by), ended=ended)
     assert found
@@ -162,5 +162,5 @@ def test_somebody_wanted_its_end(asked_by: str, state: StreamState) -> None:
         SupervisionOutcome(Action.END, S.STOPPING, "timed out", timed_out=True),
     ],
 )
-def test_travels_as_json(found: SupervisionOutcome) -> None:
+def test_supervision_outcome_is_the_same_after_json(found: SupervisionOutcome) -> None:
     assert SupervisionOutcome.from_json(json.loads(json.dumps(found.to_json()))) == found

@@ -23,7 +23,7 @@ def store() -> Iterator[threading.Event]:
     made.set()
 
 
-def test_work_is_done_elsewhere_and_answers() -> None:
+def test_work_runs_in_another_thread_and_returns_its_result() -> None:
     def work(base: int, *, more: int) -> tuple[int, bool]:
         return base + more, threading.current_thread() is threading.main_thread()
 
@@ -31,7 +31,7 @@ def test_work_is_done_elsewhere_and_answers() -> None:
         assert asyncio.run(in_thread(pool, work, 1, more=2)) == (3, False)
 
 
-def test_an_error_comes_back() -> None:
+def test_error_of_the_work_is_raised_to_the_caller() -> None:
     def work() -> None:
         raise KeyError("nothing there")
 
@@ -39,7 +39,7 @@ def test_an_error_comes_back() -> None:
         asyncio.run(in_thread(Pool.LOOKS, work))
 
 
-def test_work_knows_whose_it_is() -> None:
+def test_work_keeps_the_context_variables_of_its_caller() -> None:
     """Airflow finds a trigger's log by a context variable."""
 
     async def run(name: str) -> str:

@@ -66,7 +66,7 @@ def test_each_version_is_read_once_however_often_one_asks(
     assert set(port.reads.values()) == {1}
 
 
-def test_a_reader_that_comes_late_reads_only_what_is_not_folded(
+def test_new_reader_reads_only_the_versions_after_the_fold(
     dataset: InMemoryDataset, port: CountingPort
 ) -> None:
     running = driver(dataset, {})
@@ -175,7 +175,7 @@ def test_a_fold_closes_the_gap_below_it(dataset: InMemoryDataset, port: Counting
     assert reader.read().missing == 0
 
 
-def test_a_gap_below_a_fold_is_closed_for_who_has_read_beyond_it(
+def test_fold_closes_the_gap_below_it_for_a_reader_that_has_read_further(
     dataset: InMemoryDataset, port: CountingPort
 ) -> None:
     running = driver(dataset, {})
@@ -210,7 +210,9 @@ def test_another_querys_epochs_do_not_count(dataset: InMemoryDataset) -> None:
     assert exact_watermark(dataset.open(), "other").epoch == 2
 
 
-def test_ones_own_epoch_is_found_and_only_after_the_given_version(dataset: InMemoryDataset) -> None:
+def test_epoch_is_found_by_its_owner_and_after_the_given_version_only(
+    dataset: InMemoryDataset,
+) -> None:
     running = driver(dataset, {})
     running.step()
     running.step()

@@ -17,7 +17,7 @@ SPARK = (
 USERS = '  File "/opt/pyspark/jobs/prices.py", line 3, in price\n    raise ValueError(value)\n'
 
 
-def test_the_users_lines_are_left() -> None:
+def test_traceback_of_a_user_function_keeps_the_users_lines_only() -> None:
     failure = users_failure(f"{SPARK}{USERS}ValueError: no\nprice SQLSTATE: 38000\n")
     assert isinstance(failure, UserFunctionError)
     assert str(failure).endswith(
@@ -26,7 +26,7 @@ def test_the_users_lines_are_left() -> None:
     )
 
 
-def test_a_cause_is_told_too() -> None:
+def test_traceback_of_a_user_function_keeps_its_cause() -> None:
     also = "\nDuring handling of the above exception, another exception occurred:\n\n"
     trace = f"{SPARK}{USERS}KeyError: 1{also}Traceback (most recent call last):\n{USERS}"
     failure = users_failure(f"{trace}prices.NoPriceError: none\n")
@@ -37,7 +37,7 @@ def test_a_cause_is_told_too() -> None:
 @pytest.mark.parametrize(
     "name", ["TimeoutError", "ConnectionResetError", "requests.exceptions.ConnectTimeout"]
 )
-def test_what_may_pass_has_no_name(name: str) -> None:
+def test_transient_exception_of_a_user_function_is_no_user_error(name: str) -> None:
     assert users_failure(f"{SPARK}{USERS}{name}: x\n") is None
 
 

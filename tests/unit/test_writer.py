@@ -130,7 +130,7 @@ def test_storage_options_are_not_shown(task: WriteTask) -> None:
 # ------------------------------------------------------------------------------- the driver
 
 
-def test_nothing_gathers_to_nothing(task: WriteTask) -> None:
+def test_epoch_without_messages_gives_no_fragments(task: WriteTask) -> None:
     assert gathered(task) == CollectedFragments([], None, 0, 0, 0)
 
 
@@ -233,7 +233,7 @@ def test_a_deleted_row_may_hold_what_the_dataset_refuses(
 
 @BOTH
 @pytest.mark.parametrize("partitions", [[[1, 1]], [[1], [1]]], ids=["within", "across"])
-def test_a_key_that_is_there_twice_is_refused_with_an_example(
+def test_duplicate_merge_key_is_refused_with_an_example(
     task: WriteTask, small_epoch_rows: int, partitions: list[list[int]]
 ) -> None:
     with pytest.raises(RowsRefusedError, match="1 merge keys .* {'id': 1}"):
@@ -241,7 +241,7 @@ def test_a_key_that_is_there_twice_is_refused_with_an_example(
 
 
 @BOTH
-def test_a_key_of_a_row_and_of_a_delete_is_twice_too(
+def test_merge_key_of_a_row_and_a_delete_is_a_duplicate(
     task: WriteTask, small_epoch_rows: int
 ) -> None:
     each = upsert(task, small_epoch_rows, flagged=True)
