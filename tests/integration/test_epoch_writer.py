@@ -83,7 +83,9 @@ def warmed(to: Writer, df: DataFrame) -> Writer:
     return to
 
 
-def test_small_epochs_go_straight_from_the_third_on(spark: SparkSession, tmp_path: Path) -> None:
+def test_small_epochs_are_written_by_the_driver_from_the_third_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     df = spark.createDataFrame(orders(0, 100)).repartition(3)
     to = warmed(writer(tmp_path, orders(0, 1).schema), df)
     written = write(to, df)
@@ -217,7 +219,7 @@ STORED = pa.schema(
 )
 
 
-def test_both_ways_store_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_driver_and_executors_store_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
     moment = dt.datetime(2026, 3, 29, 1, 30, 0, 123456)
     row = (
         1,
@@ -272,7 +274,7 @@ def test_a_direct_epoch_is_refused_like_any_other(spark: SparkSession, tmp_path:
     assert to.on_executors == 2
 
 
-def test_a_stream_that_goes_straight_is_exact(spark: SparkSession, tmp_path: Path) -> None:
+def test_stream_written_by_the_driver_is_exact(spark: SparkSession, tmp_path: Path) -> None:
     stream = Stream(spark, tmp_path)
     stream.create()
     for n in range(5):

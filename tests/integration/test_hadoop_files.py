@@ -23,6 +23,6 @@ def test_a_place_that_can_never_be_written_is_named(spark: SparkSession, tmp_pat
         HadoopFiles(spark, str(tmp_path)).write("file/below", b"")
 
 
-def test_what_cannot_be_read_may_be_read_later(spark: SparkSession) -> None:
+def test_unreachable_file_is_a_transient_error(spark: SparkSession) -> None:
     with pytest.raises(StorageUnavailableError, match=r"cannot reach hdfs://nowhere.invalid"):
         HadoopFiles(spark, "hdfs://nowhere.invalid:9000/folder").read("file")

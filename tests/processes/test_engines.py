@@ -208,7 +208,7 @@ def test_a_job_without_a_report_is_judged_by_its_output(spark_submit: SparkSubmi
         engine().run(spec())
 
 
-def test_no_spark_submit_on_path(
+def test_missing_spark_submit_is_refused_with_binary_connection_and_remedy(
     tmp_path: Path, spark_submit: SparkSubmit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))

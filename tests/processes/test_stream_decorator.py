@@ -178,7 +178,7 @@ def that_is_wrapped(spark: Any) -> Any:
         (functools.partial(with_no_session, "x"), "defined with def"),
     ],
 )
-def test_what_cannot_be_shipped_is_told_when_the_dag_is_parsed(
+def test_function_that_cannot_be_shipped_is_refused_when_the_dag_is_parsed(
     function: Callable[..., Any], said: str
 ) -> None:
     with pytest.raises(SpecError) as told:

@@ -629,7 +629,7 @@ def test_success_that_cannot_be_read_is_unknown(
     assert "no summary in" in shown()
 
 
-def test_no_spark_submit_on_path(
+def test_missing_spark_submit_is_refused_with_binary_connection_and_remedy(
     tmp_path: Any, spark_submit: SparkSubmit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))

@@ -302,7 +302,7 @@ def test_serializes_all_it_needs_and_no_secret(
 # --- Patience --------------------------------------------------------------------------------
 
 
-def test_a_slow_look_does_not_hold_the_triggerer_up(
+def test_slow_store_does_not_block_the_triggerer(
     stand: Supervised,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

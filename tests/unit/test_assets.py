@@ -90,7 +90,7 @@ def test_a_relative_name_is_refused(uri: str) -> None:
         f"lance://s3/key:{SECRET}@bucket/x.lance",
     ],
 )
-def test_no_secret_survives(uri: str) -> None:
+def test_asset_uri_has_no_secret(uri: str) -> None:
     made = lance_asset(uri)
     assert SECRET not in f"{made.uri} {made.name}"
     assert made.uri.endswith("/x.lance")

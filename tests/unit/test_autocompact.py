@@ -124,7 +124,7 @@ def expect_rows(world: World, epochs: int) -> None:
 # --------------------------------------------------------------------------------------- its turns
 
 
-def test_it_compacts_at_every_nth_epoch_and_keeps_the_rows(uri: str, world: World) -> None:
+def test_compaction_runs_at_every_nth_epoch_and_keeps_the_rows(uri: str, world: World) -> None:
     driver, compaction = SparkLike(world, {}), AutoCompaction(4, QUERY)
     seen = []
     for _ in range(9):
@@ -191,7 +191,7 @@ def test_compaction_every_zero_epochs_never_runs(uri: str, world: World) -> None
 
 
 @pytest.mark.parametrize(("given", "read"), [({}, 0), ({"autoCompactEvery": "50"}, 50)])
-def test_the_option_is_off_unless_it_is_given(given: dict[str, Any], read: int) -> None:
+def test_compaction_is_off_by_default(given: dict[str, Any], read: int) -> None:
     needed = {"uri": "/t.lance", "queryId": "q", "checkpointLocation": "/c"}
     options = SinkOptions.parse(needed | given)
     assert options.auto_compact_every == read
@@ -366,7 +366,7 @@ def test_failed_compaction_is_logged_and_the_next_one_runs(
     expect_rows(world, 6)
 
 
-def test_a_fenced_driver_leaves_the_dataset_to_the_newer_one(
+def test_fenced_driver_does_not_compact(
     uri: str, world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     log: dict[str, int] = {}

@@ -231,7 +231,7 @@ FOREIGN_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
     ("stored", "key"),
     [(0.0, -0.0), (-0.0, 0.0), (-0.0, -0.0), (math.nan, FOREIGN_NAN), (1.5, 1.5)],
 )
-def test_what_spark_takes_for_one_key_replaces_one_row(
+def test_keys_that_are_equal_in_spark_replace_one_row(
     tmp_path: Path, kind: pa.DataType, index: bool, stored: float, key: float
 ) -> None:
     uri = str(tmp_path / "t.lance")

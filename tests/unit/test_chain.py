@@ -94,7 +94,7 @@ def test_a_newer_version_that_is_brought_back_is_whole_again(scene: Scene) -> No
     assert scene.epochs() == list(range(8))
 
 
-def test_an_accepted_loss_is_not_asked_for_again(scene: Scene) -> None:
+def test_accepted_loss_of_a_restore_is_not_refused_again(scene: Scene) -> None:
     scene.run(6).committer.release()
     scene.dataset.restore(5)
     with pytest.raises(DatasetRestoredError):
@@ -136,7 +136,7 @@ def test_an_epoch_that_spark_plans_again_is_not_lost(scene: Scene) -> None:
 @pytest.mark.parametrize("mode", [OutputMode.APPEND, OutputMode.UPDATE])
 @pytest.mark.parametrize("every", [1, 3, 10])
 @pytest.mark.parametrize("others", [0, 2])
-def test_a_running_driver_ends_at_its_next_commit(
+def test_running_driver_ends_at_its_next_commit_after_a_restore(
     scene: Scene, mode: OutputMode, every: int, others: int
 ) -> None:
     driver = scene.run(4, every)
@@ -150,7 +150,7 @@ def test_a_running_driver_ends_at_its_next_commit(
         scene.driver()
 
 
-def test_an_epoch_whose_answer_was_lost_is_missed_as_well(scene: Scene) -> None:
+def test_epoch_with_a_lost_commit_answer_is_missed_after_a_restore(scene: Scene) -> None:
     driver = scene.run(1)
     scene.foreign()
     before = scene.dataset.version
@@ -172,7 +172,7 @@ def test_fenced_driver_stays_fenced_after_a_restore(scene: Scene) -> None:
     assert scene.epochs() == [0, 1]
 
 
-def test_a_driver_that_waits_sees_it_when_it_polls(scene: Scene) -> None:
+def test_waiting_driver_sees_a_restore_when_it_polls(scene: Scene) -> None:
     driver = scene.run(4, every=1)
     scene.dataset.restore(scene.dataset.version - 4)
     with pytest.raises(DatasetRestoredError):

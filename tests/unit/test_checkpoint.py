@@ -96,9 +96,7 @@ def test_logs_without_metadata_have_no_id(folder: SparkFolder) -> None:
 
 
 @pytest.mark.parametrize("content", ["", '{"id":', "{}", "[]", '"text"', "null"])
-def test_damaged_metadata_is_refused_with_the_place_and_the_way_out(
-    folder: SparkFolder, content: str
-) -> None:
+def test_damaged_metadata_is_refused_with_its_location(folder: SparkFolder, content: str) -> None:
     folder.metadata(content)
     with pytest.raises(CheckpointCorruptError, match="`metadata`.*queryId") as caught:
         folder.read()

@@ -198,7 +198,7 @@ NO_TIME = ["", "noon", "2026-01-02", "2026-01-02T03:04:05", "0001-01-01T00:00+14
 
 
 @pytest.mark.parametrize("text", NO_TIME)
-def test_the_time_of_a_fold_is_a_moment(text: str) -> None:
+def test_time_of_a_fold_needs_a_time_zone(text: str) -> None:
     with pytest.raises(ProtocolVersionError, match=r"lastEpochTime\.q.*time zone"):
         decode_query({key("lastEpochTime", "q"): text}, "q", 1)
 
@@ -346,7 +346,7 @@ def test_foreign_auto_cleanup_is_seen() -> None:
 
 
 @pytest.mark.parametrize("query_id", ["a", "orders-eu.v2_b", "9" * 128])
-def test_good_query_ids(query_id: str) -> None:
+def test_good_query_ids_are_accepted(query_id: str) -> None:
     assert require_query_id(query_id) == query_id
 
 

@@ -40,7 +40,7 @@ def stream(tmp_path: Path) -> Stream:
     return made
 
 
-def test_a_stream_that_runs(stream: Stream) -> None:
+def test_collect_reads_everything_of_a_running_stream(stream: Stream) -> None:
     seen = stream.look()
     assert (seen.watermark.epoch, seen.state.watermark) == (2, -1)
     assert [each.epoch_id for each in seen.history] == [2, 1, 0]

@@ -367,7 +367,7 @@ def test_compaction_commits_nothing_when_the_dataset_was_dropped_meanwhile(
         assert not Path(uri, "_versions").exists()
 
 
-def test_a_commit_that_the_store_refuses_says_that_the_run_can_be_repeated(
+def test_refused_compaction_commit_is_a_transient_error_with_its_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = make(tmp_path, 20)

@@ -30,7 +30,7 @@ def only(code: Code, **changes: Any) -> Finding:
     return next(each for each in evaluate_rules(seen(**changes)) if each.code is code)
 
 
-def test_commands_are_ready_for_a_shell() -> None:
+def test_commands_are_quoted_for_a_shell() -> None:
     gone = only(Code.DRIVER_GONE, drivers=(GONE,), connection_arguments="--conn-id lance_default")
     assert gone.command == (
         "lance-stream release '/data/my table.lance' q --yes --conn-id lance_default"
@@ -38,7 +38,7 @@ def test_commands_are_ready_for_a_shell() -> None:
     assert shlex.split(gone.command)[2] == URI
 
 
-def test_a_checkpoint_that_was_named_is_named_again() -> None:
+def test_command_repeats_the_checkpoint_that_was_given() -> None:
     gone = only(Code.DRIVER_GONE, drivers=(GONE,), checkpoint_location="/copy of/cp")
     assert gone.command.endswith("q --yes --checkpoint '/copy of/cp'")
 
@@ -129,7 +129,7 @@ def test_a_users_exception_is_told_in_full() -> None:
     assert found.evidence["message"] == said
 
 
-def test_what_is_tolerated_can_be_said() -> None:
+def test_tolerance_moves_the_limit_of_a_finding() -> None:
     evidence = seen(checkpoint=checkpoint(6, planned_at=at(50)))
     assert evaluate_rules(evidence, Tolerance(stall=40))[0].code is Code.STALLED
 

@@ -57,7 +57,7 @@ def test_newest_error_in_the_driver_log_is_returned() -> None:
 
 
 @pytest.mark.parametrize("text", ["", INFO, "{", '{"level": "INFO"}', "x" * 5000])
-def test_a_log_without_an_error(text: str) -> None:
+def test_log_without_an_error_gives_none(text: str) -> None:
     assert last_error(text) is None
 
 

@@ -82,7 +82,7 @@ def test_a_summary_of_an_earlier_package_was_stopped_by_nobody() -> None:
     assert Summary.from_json(older) == replace(SUMMARY, stopped_by=None)
 
 
-def test_nothing_written_reads_as_none(files: ArrowFiles) -> None:
+def test_missing_report_reads_as_none(files: ArrowFiles) -> None:
     assert read_summary(files, "launch") is None
     assert read_heartbeat(files, "launch") is None
 

@@ -54,7 +54,9 @@ def connection(**extra: Any) -> Connection:
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_a_secret_of_the_worker_stays_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_of_the_worker_are_not_passed_to_the_driver(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(name, SECRET)
     assert name not in driver_environment(connection(), None)
 
@@ -88,7 +90,7 @@ def test_two_memory_arenas_are_the_default_and_the_worker_and_the_operator_may_s
     assert driver_environment(connection(), {"MALLOC_ARENA_MAX": 8})["MALLOC_ARENA_MAX"] == "8"
 
 
-def test_what_the_operator_gives_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_env_vars_of_the_operator_win(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     passed = driver_environment(connection(), {"AWS_REGION": "us-east-1", "RETRIES": 3})
     assert (passed["AWS_REGION"], passed["RETRIES"]) == ("us-east-1", "3")

@@ -501,7 +501,7 @@ def test_recreated_dataset_gives_an_event_from_its_first_epoch(
     asyncio.run(run())
 
 
-def test_a_long_way_is_read_in_pieces_and_each_version_once(
+def test_long_history_is_read_in_parts_and_each_version_once(
     dataset: str, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_CHUNK", 4)

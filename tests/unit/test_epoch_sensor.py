@@ -49,21 +49,23 @@ def stream(dataset: str) -> Stream:
 
 
 @pytest.mark.parametrize("epoch", [0, 1, "1"])
-def test_an_epoch_that_is_there(epoch: int | str, stream: Stream) -> None:
+def test_sensor_returns_the_watermark_when_the_epoch_is_committed(
+    epoch: int | str, stream: Stream
+) -> None:
     seen = run(sensor(stream.uri, epoch=epoch))
     assert seen["epoch"] == 1
     assert seen["version"]
     assert datetime.fromisoformat(seen["committedAt"]).tzinfo
 
 
-def test_an_epoch_that_is_not_there_times_out(stream: Stream) -> None:
+def test_sensor_times_out_without_the_epoch(stream: Stream) -> None:
     with pytest.raises(AirflowSensorTimeout):
         run(sensor(stream.uri, epoch=2))
     with pytest.raises(AirflowSkipException):
         run(sensor(stream.uri, epoch=2, soft_fail=True))
 
 
-def test_advanced_looks_at_the_runs_start(stream: Stream) -> None:
+def test_sensor_with_advanced_compares_with_the_start_of_the_run(stream: Stream) -> None:
     now = datetime.now(UTC)
     assert run(sensor(stream.uri, advanced=True), now - timedelta(minutes=1))["epoch"] == 1
     with pytest.raises(AirflowSensorTimeout):
@@ -72,7 +74,7 @@ def test_advanced_looks_at_the_runs_start(stream: Stream) -> None:
         run(sensor(stream.uri, advanced=True), None)
 
 
-def test_max_age(stream: Stream) -> None:
+def test_sensor_waits_when_the_epoch_is_older_than_max_age(stream: Stream) -> None:
     assert run(sensor(stream.uri, max_age=timedelta(minutes=1)))["epoch"] == 1
     with pytest.raises(AirflowSensorTimeout):
         run(sensor(stream.uri, max_age=timedelta(microseconds=1)))
@@ -86,12 +88,12 @@ def test_a_missing_dataset_waits_or_fails(tmp_path: Path) -> None:
         run(sensor(uri, epoch=0, on_missing="fail"))
 
 
-def test_says_what_is_seen_and_what_is_waited_for(stream: Stream, shown: Shown) -> None:
+def test_sensor_logs_what_it_sees_and_what_it_waits_for(stream: Stream, shown: Shown) -> None:
     run(sensor(stream.uri, epoch=1))
     assert shown().count("Waiting for epoch 1. epoch=1 version=") == 1
 
 
-def test_defers_after_one_look_and_carries_everything(stream: Stream) -> None:
+def test_sensor_defers_after_one_poke_with_all_arguments(stream: Stream) -> None:
     with pytest.raises(TaskDeferred) as deferred:
         run(
             sensor(
@@ -118,11 +120,11 @@ def test_defers_after_one_look_and_carries_everything(stream: Stream) -> None:
     }
 
 
-def test_does_not_defer_what_is_done(stream: Stream) -> None:
+def test_sensor_does_not_defer_when_the_epoch_is_committed(stream: Stream) -> None:
     assert run(sensor(stream.uri, epoch=1, deferrable=True))["epoch"] == 1
 
 
-def test_a_failing_first_look_respects_soft_fail(tmp_path: Path) -> None:
+def test_sensor_skips_with_soft_fail_when_the_first_poke_fails(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"epoch": 0, "on_missing": "fail", "deferrable": True}
     with pytest.raises(AirflowFailException):
         run(sensor(str(tmp_path / "absent.lance"), **arguments))

@@ -225,7 +225,7 @@ def test_trigger_logs_each_change_once(dataset: str, shown: Shown) -> None:
     assert text.count("Waiting for epoch 1. epoch=1 ") == 1
 
 
-def test_a_slow_look_does_not_hold_the_triggerer_up(
+def test_slow_store_does_not_block_the_triggerer(
     tmp_path: Path, dataset: str, monkeypatch: pytest.MonkeyPatch, add_connection: AddConnection
 ) -> None:
     stream = Stream(dataset)

@@ -126,7 +126,7 @@ def test_fenced_by_an_owner_record_that_is_gone_says_so() -> None:
     assert "no driver" in str(refusal(Decision.FENCED, owner=None))
 
 
-def test_a_deleted_checkpoint_is_called_none_yet() -> None:
+def test_message_of_a_deleted_checkpoint_names_its_location_and_no_id() -> None:
     empty = Checkpoint("s3://lake/mine")
     message = str(refusal(Decision.CHECKPOINT_FOREIGN, checkpoint=empty))
     assert "s3://lake/mine has no " in message

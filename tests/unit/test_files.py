@@ -14,7 +14,7 @@ def files(tmp_path: Path) -> ArrowFiles:
     return open_files(str(tmp_path))
 
 
-def test_what_is_not_there_reads_as_nothing(files: ArrowFiles) -> None:
+def test_missing_file_reads_as_none_and_missing_folder_as_empty(files: ArrowFiles) -> None:
     assert files.read("no/such/file") is None
     assert files.names("no/such/folder") == []
 

@@ -250,7 +250,7 @@ def test_each_observation_has_its_state(
         ),
     ],
 )
-def test_who_was_asked_to_stop_is_not_replaced(
+def test_driver_that_was_asked_to_stop_is_not_restartable(
     changes: dict[str, Any], state: StreamState, asked_by: str, word: str
 ) -> None:
     health = evaluate(observation(**changes), LIMITS)

@@ -11,7 +11,7 @@ from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from tests.support.supervised import heartbeat
 
 
-def test_reads_what_a_driver_writes() -> None:
+def test_heartbeat_reads_what_a_driver_writes() -> None:
     written = heartbeat(time="2026-01-01T12:00:30+00:00", busySince="2026-01-01T12:00:00+00:00")
     written["sink"]["committedAt"] = "2026-01-01T11:59:00+00:00"
     assert Heartbeat.parse(written) == Heartbeat(
@@ -42,7 +42,7 @@ def test_reads_what_a_driver_writes() -> None:
         {"time": "x", "busySince": "2026-01-01T12:00:00+00:00", "progress": {"sources": {}}},
     ],
 )
-def test_what_is_missing_or_of_another_form(document: dict[str, Any]) -> None:
+def test_missing_and_invalid_fields_of_a_heartbeat_are_empty(document: dict[str, Any]) -> None:
     heartbeat = Heartbeat.parse(document)
     assert heartbeat == Heartbeat(time=heartbeat.time, state="")
 

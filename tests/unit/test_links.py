@@ -24,7 +24,9 @@ from airflow_provider_lance.links.lance import dataset_url, spark_ui_url, stream
         (4040, ""),
     ],
 )
-def test_spark_ui(address: object, expected: str) -> None:
+def test_spark_ui_link_is_the_address_of_the_driver_if_it_is_a_url(
+    address: object, expected: str
+) -> None:
     assert spark_ui_url(address) == expected
 
 
@@ -45,7 +47,7 @@ def test_spark_ui(address: object, expected: str) -> None:
         ("a.lance", ""),
     ],
 )
-def test_dataset(uri: str, expected: str) -> None:
+def test_dataset_link_is_the_console_of_its_store(uri: str, expected: str) -> None:
     assert dataset_url(uri) == expected
 
 

@@ -315,7 +315,7 @@ def test_an_empty_dataset_needs_nothing(tmp_path: Path) -> None:
     assert numbers(uri) == [2]
 
 
-def test_the_report_as_lines_of_a_log(tmp_path: Path) -> None:
+def test_report_lines_show_steps_and_numbers(tmp_path: Path) -> None:
     uri = neglected(tmp_path)
     report = run(uri, steps=["compact", "index"], compaction=HUNDRED, dryRun=True).to_json()
     told = list(summary_lines(report))

@@ -47,12 +47,12 @@ def test_what_is_no_manifest_of_a_version_is_passed_over(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["with space", "100%25", "a#b", "ü?x"])
-def test_names_that_a_uri_would_spell_otherwise(tmp_path: Path, name: str) -> None:
+def test_versions_are_listed_for_names_that_a_uri_encodes(tmp_path: Path, name: str) -> None:
     uri = make(tmp_path, 2, name=name)
     assert len(list_versions(open_dataset(uri))) == 2
 
 
-def test_a_uri_with_a_scheme(tmp_path: Path) -> None:
+def test_versions_are_listed_for_a_uri_with_a_scheme(tmp_path: Path) -> None:
     uri = make(tmp_path, 2)
     assert len(list_versions(open_dataset(f"file://{uri}"))) == 2
 

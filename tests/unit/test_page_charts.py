@@ -55,9 +55,7 @@ def test_marks_outside_of_the_axis_are_left_out() -> None:
 
 
 @given(st.lists(st.floats(0, 1e12), max_size=60), st.booleans())
-def test_whatever_the_values_all_of_it_is_inside_of_the_plot(
-    values: list[float], bars: bool
-) -> None:
+def test_chart_of_any_values_stays_inside_the_plot(values: list[float], bars: bool) -> None:
     points = tuple((float(at), value, "") for at, value in enumerate(values))
     axis = index_axis([str(at) for at in range(len(values))], "epoch")
     chart = draw("t", x=axis, unit="u", series=[Series("s", points, bars=bars)], from_zero=bars)

@@ -161,7 +161,7 @@ def test_a_users_xcom_names_no_dataset(tmp_path: Path) -> None:
         assert [each.uri for each in known_datasets()] == ["/a.lance"]
 
 
-def test_who_may_read_a_dag_sees_what_it_streams() -> None:
+def test_registry_shows_the_streams_of_readable_dags_only() -> None:
     ours, theirs = (
         RegisteredDataset("/a", "", "one", "ours"),
         RegisteredDataset("/a", "", "two", "theirs"),
@@ -195,7 +195,7 @@ def test_opens_with_the_default_connection_where_there_is_one(
     assert (without.storage_options, without.connection_arguments) == ({}, "")
 
 
-def test_a_connection_of_airflows_database(tmp_path: Path) -> None:
+def test_connection_in_airflows_database_opens_the_dataset(tmp_path: Path) -> None:
     uri = make(tmp_path, 1)
     clear_secrets_backends_cache()
     with airflow_of_its_own(tmp_path):

@@ -169,7 +169,9 @@ def test_shortest_interval_sets_the_pace_of_all_subscribers(dataset: str, store:
     asyncio.run(run())
 
 
-def test_a_look_that_is_too_old_is_made_again(dataset: str, store: Store) -> None:
+def test_poll_is_repeated_when_the_last_one_is_older_than_the_interval(
+    dataset: str, store: Store
+) -> None:
     stream = Stream(dataset)
     stream.commit(0)
 
@@ -185,7 +187,7 @@ def test_a_look_that_is_too_old_is_made_again(dataset: str, store: Store) -> Non
     asyncio.run(run())
 
 
-def test_a_query_that_was_not_looked_for_is_looked_for_at_once(dataset: str) -> None:
+def test_query_of_a_new_subscriber_is_polled_at_once(dataset: str) -> None:
     Stream(dataset).commit(0)
     Stream(dataset, "other").commit(0)
 
@@ -376,9 +378,7 @@ def test_polls_are_not_shared_between_connections_and_event_loops(
     assert store.opened == 4
 
 
-def test_a_connection_that_was_mended_is_read_again(
-    dataset: str, add_connection: AddConnection
-) -> None:
+def test_corrected_connection_is_read_again(dataset: str, add_connection: AddConnection) -> None:
     Stream(dataset).commit(0)
 
     async def run() -> None:

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("schema", ["provider_info.schema.json", "provider.yaml.schema.json"])
-def test_is_valid_by_airflows_schema(schema: str) -> None:
+def test_provider_info_is_valid_by_airflows_schema(schema: str) -> None:
     definition = json.loads((Path(airflow.__path__[0]) / schema).read_text())
     # The second one describes files of Airflow's own tree; only what both have is asked of us.
     definition.pop("required")
@@ -48,7 +48,7 @@ def test_is_valid_by_airflows_schema(schema: str) -> None:
         ("triggers", BaseTrigger),
     ],
 )
-def test_lists_every_module_that_has_one(key: str, base: type) -> None:
+def test_provider_info_lists_every_module(key: str, base: type) -> None:
     listed = [name for entry in INFO[key] for name in entry["python-modules"]]
     found = []
     for path in sorted((PACKAGE / key).glob("*.py")):
@@ -92,7 +92,7 @@ def test_the_registry_lists_every_class_a_dag_names() -> None:
     assert (registry["docs-url"], registry["source-url"]) == (urls["Documentation"], urls["Source"])
 
 
-def test_lists_every_extra_link() -> None:
+def test_provider_info_lists_every_extra_link() -> None:
     listed = [import_string(path) for path in INFO["extra-links"]]
     assert all(issubclass(link, BaseOperatorLink) for link in listed)
     used = {type(link) for link in LanceStreamOperator.operator_extra_links}

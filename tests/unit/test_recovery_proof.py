@@ -47,7 +47,7 @@ def test_missing_version_of_a_fold_is_no_contradiction(stream: Stream) -> None:
     assert stream.look().contradictions == ()
 
 
-def test_a_version_that_is_not_there_where_others_are_gone(stream: Stream) -> None:
+def test_version_above_the_newest_is_a_contradiction_after_a_cleanup_too(stream: Stream) -> None:
     lance.dataset(stream.uri).insert(lance.dataset(stream.uri).to_table().slice(0, 0))
     newest = open_dataset(stream.uri).version
     lance.dataset(stream.uri).cleanup_old_versions(versions=numbers(stream.uri)[:-1])
@@ -61,7 +61,7 @@ def test_epoch_missing_in_its_version_is_a_contradiction(stream: Stream) -> None
     assert stream.look().contradictions == (Contradiction(L1, 5, version, 2, version),)
 
 
-def test_an_epoch_between_others_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_epoch_between_two_others_is_a_contradiction(tmp_path: Path) -> None:
     stream = Stream(tmp_path)
     for epoch_id in (0, 1, 3):
         stream.commit(epoch_id)
@@ -70,7 +70,9 @@ def test_an_epoch_between_others_that_is_not_there(tmp_path: Path) -> None:
     assert stream.look().contradictions == (Contradiction(L1, 2, version, 1, version - 1),)
 
 
-def test_a_numbering_of_which_no_version_has_an_epoch(stream: Stream) -> None:
+def test_folded_epoch_without_a_version_of_its_generation_is_a_contradiction(
+    stream: Stream,
+) -> None:
     stream.committer.release()
     owner = stream.look().state.owner
     assert owner
@@ -119,7 +121,9 @@ def test_where_versions_are_gone_nothing_is_contradicted(stream: Stream) -> None
 
 
 @pytest.mark.parametrize("folded", [False, True])
-def test_a_config_that_is_ahead_of_the_versions(stream: Stream, folded: bool) -> None:
+def test_config_watermark_above_the_versions_is_a_contradiction(
+    stream: Stream, folded: bool
+) -> None:
     if folded:
         assert stream.committer.release()
     assert stream.look().contradictions == ()
@@ -129,7 +133,7 @@ def test_a_config_that_is_ahead_of_the_versions(stream: Stream, folded: bool) ->
     assert said.found_epoch == (2 if folded else -1)
 
 
-def test_a_version_that_was_brought_back(stream: Stream) -> None:
+def test_restored_version_gives_the_undone_epochs(stream: Stream) -> None:
     stream.commit(3)
     stream.beat()
     newest = open_dataset(stream.uri).version

@@ -120,7 +120,7 @@ def test_the_first_to_publish_decides(folder: RunDirectory) -> None:
     assert folder.read_driver() == {"error": "a"}
 
 
-def test_the_end_of_a_driver(folder: RunDirectory) -> None:
+def test_exit_status_of_a_driver_is_read_back(folder: RunDirectory) -> None:
     folder.make()
     assert folder.read_exit() is None
     folder.write_exit(-9)
@@ -155,7 +155,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
-def test_a_folder_that_this_user_may_not_make(
+def test_folder_without_permission_is_a_spec_error_with_the_folder(
     folder: RunDirectory, failing: Failing, number: int
 ) -> None:
     failing(number)
@@ -166,7 +166,9 @@ def test_a_folder_that_this_user_may_not_make(
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_folder_without_space(folder: RunDirectory, failing: Failing, number: int) -> None:
+def test_full_disk_is_a_transient_error_with_the_folder(
+    folder: RunDirectory, failing: Failing, number: int
+) -> None:
     failing(number)
     for step in (folder.make, lambda: folder.write_spec(SPEC), folder.open_keeper_log):
         with pytest.raises(StorageUnavailableError, match=os.strerror(number)) as caught:
@@ -174,7 +176,7 @@ def test_a_folder_without_space(folder: RunDirectory, failing: Failing, number: 
         assert str(folder.path) in str(caught.value)
 
 
-def test_a_file_in_the_folders_place(folder: RunDirectory) -> None:
+def test_file_in_place_of_the_drivers_folder_is_refused(folder: RunDirectory) -> None:
     folder.root.parent.mkdir()
     folder.root.write_text("")
     with pytest.raises(SpecError, match=str(folder.root)):

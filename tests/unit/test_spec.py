@@ -239,7 +239,7 @@ def test_launch_has_launched_by_and_stop_grace() -> None:
 
 
 @pytest.mark.parametrize("trigger", ["availableNow", "10 seconds", "1 minute", "500 milliseconds"])
-def test_good_triggers(trigger: str) -> None:
+def test_good_triggers_are_accepted(trigger: str) -> None:
     assert job(trigger=trigger).trigger == trigger
 
 

@@ -369,7 +369,7 @@ def test_a_heartbeat_of_another_form_is_read_as_far_as_it_goes() -> None:
         {**written.read("task-state"), "launch": written.LAUNCH.to_json() | {"launchedAt": "noon"}},
     ],
 )
-def test_what_a_task_cannot_read_of_an_earlier_try_is_forgotten(note: Any) -> None:
+def test_unreadable_state_of_an_earlier_try_is_ignored(note: Any) -> None:
     class Task:
         try_number, max_tries = 2, 3
 
@@ -379,14 +379,14 @@ def test_what_a_task_cannot_read_of_an_earlier_try_is_forgotten(note: Any) -> No
 
 
 @pytest.mark.parametrize("deadline", ["noon", "2026-11-20T14:00:00", 7])
-def test_an_order_to_a_watcher_is_read_strictly(deadline: Any) -> None:
+def test_supervision_config_and_launch_are_read_strictly(deadline: Any) -> None:
     with pytest.raises(SpecError, match="deadline is .*ISO 8601"):
         SupervisionConfig.from_json(written.ORDER.to_json() | {"deadline": deadline})
     with pytest.raises(SpecError, match="launchedAt is .*ISO 8601"):
         Launch.from_json(written.LAUNCH.to_json() | {"launchedAt": deadline})
 
 
-def test_who_asked_for_a_stop_may_have_any_name() -> None:
+def test_requester_of_a_stop_may_have_any_name() -> None:
     for number in ("²", "9" * 5000, "", "x"):
         assert not stop_has_no_requester(f"d/t/r/-1#{number}", "d/t/r/-1#") or number == ""
 
@@ -427,7 +427,7 @@ def test_names_beside_the_manifests_are_passed_over(tmp_path: Path) -> None:
         ("status", "x", "--storage-option", "endpoint=http://[x"),
     ],
 )
-def test_what_is_typed_wrongly_is_one_line_and_status_2(words: tuple[str, ...]) -> None:
+def test_wrong_usage_prints_one_error_line_and_exits_with_2(words: tuple[str, ...]) -> None:
     ran = typed(*words)
     assert ran.status == 2, ran
     assert len([line for line in ran.err.splitlines() if "error: " in line]) == 1, ran.err
