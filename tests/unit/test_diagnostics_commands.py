@@ -53,7 +53,9 @@ def test_owner_finding_has_a_repair_only_if_its_driver_is_proven_dead() -> None:
 
 
 def test_findings_have_no_repair_when_rows_may_be_lost() -> None:
-    evidence = seen(drivers=(GONE,), checkpoint=checkpoint(3, 3), watermark=watermark(5, stamp(5, 11)))
+    evidence = seen(
+        drivers=(GONE,), checkpoint=checkpoint(3, 3), watermark=watermark(5, stamp(5, 11))
+    )
     found = evaluate_rules(replace(evidence, state=state(4)))
     assert [each.code for each in found] == [
         Code.CHECKPOINT_OLDER,
