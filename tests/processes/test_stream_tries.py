@@ -493,7 +493,7 @@ def test_a_good_end_elsewhere_is_not_waited_for(
     event = {"outcome": finished, "order": order.to_json()}
     assert operator(tmp_path).execute_complete(context(store), event)["reason"] == "finished"
     assert time.monotonic() - began < 5
-    assert launch.where() not in shown(), "nothing is left of it to end"
+    assert launch.driver.where() not in shown(), "nothing is left of it to end"
 
 
 def test_who_is_fenced_by_its_own_task_watches_that_driver(
