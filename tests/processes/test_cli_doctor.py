@@ -83,8 +83,8 @@ def install(folder: Path, name: str, version: str) -> None:
 @pytest.mark.parametrize(
     ("installed", "said"),
     [
-        ([("pyspark", "4.3.0"), ("pyspark-client", "4.2.0")], "the files now are those of 4.2.0"),
-        ([("pyspark-client", "4.2.0"), ("pyspark", "4.3.0")], "the files now are those of 4.3.0"),
+        ([("pyspark", "4.3.0"), ("pyspark-client", "4.2.0")], "those of 4.2.0"),
+        ([("pyspark-client", "4.2.0"), ("pyspark", "4.3.0")], "those of 4.3.0"),
     ],
 )
 def test_pyspark_and_its_client_of_two_versions(

@@ -134,7 +134,7 @@ def test_a_query_without_a_gap_has_nothing_to_resolve(scene: Scene) -> None:
 def test_wrong_answer_is_refused_by_the_drivers_heartbeat(scene: Scene) -> None:
     leave_gap(scene, landed=True)
     scene.beat(LAUNCH, DEAD, watermark=2)
-    refused(scene, PreconditionError, "is not missing: its driver", resolve, 2, False)
+    refused(scene, PreconditionError, "epoch 2 .* reported .*--committed", resolve, 2, False)
     assert resolve(scene, 2, True).changed
 
 
@@ -155,7 +155,7 @@ def test_an_older_copy_of_the_checkpoint_bridges_nothing(scene: Scene) -> None:
     scene.beat(LAUNCH, DEAD, watermark=1)
     Path(scene.checkpoint, "offsets", "1").unlink()
     Path(scene.checkpoint, "commits", "1").unlink()
-    refused(scene, HistoryGapError, "an older copy.*epoch 1", release)
+    refused(scene, HistoryGapError, "epoch after 0.* epoch 1", release)
 
 
 def test_release_without_a_gap_needs_no_checkpoint(scene: Scene, tmp_path: Path) -> None:
