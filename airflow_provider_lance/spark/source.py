@@ -189,6 +189,9 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._planned = self._reader.latest(position, unlimited=unlimited, last=self._last)
         # An epoch begins once those before it are committed.
         self._keeper.reached(self._planned if position == NOT_BEGUN else position)
+        if self._last is not None and self._planned == position:
+            # The query ends here, and Spark ends this process without calling stop (PySpark 4.2.0).
+            self._keeper.end()
         return self._planned.to_json()
 
     def stop(self) -> None:

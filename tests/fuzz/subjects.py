@@ -36,6 +36,7 @@ from airflow_provider_lance.protocol.codec import (
     require_query_id,
 )
 from airflow_provider_lance.protocol.commit_policy import OnHistoryGap
+from airflow_provider_lance.protocol.consumers import position_updates, read_consumer
 from airflow_provider_lance.spec.job import JobSpec
 from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
@@ -204,6 +205,24 @@ def _as_text(content: bytes) -> str:
 
 def _without_surrogates(found: str) -> str:
     return found.encode("utf-8", "replace").decode()  # as any config that Lance returns
+
+
+def make_consumer(random: Random) -> dict[str, str]:
+    [(name, good)] = written.read("config-consumer").items()
+    if random.random() < 0.1:
+        return {name: _without_surrogates(text(random))}
+    return {name: _as_text(json_damaged(random, json.loads(good)))}
+
+
+def read_a_consumer(config: dict[str, str]) -> None:
+    found = read_consumer(config, "hourly", VERSION)
+    assert found is not None
+    again = {name: str(value) for name, value in position_updates(found).items()}
+    assert read_consumer(again, "hourly", VERSION) == found
+    assert 1 <= found.offset.oldest_needed <= found.offset.version <= VERSION
+    assert 0 <= found.read_to <= VERSION
+    assert found.at.tzinfo is UTC
+    json.dumps(found.to_json(), ensure_ascii=False).encode()
 
 
 def read_config(config: dict[str, str]) -> None:
@@ -526,6 +545,7 @@ def subjects(folder: Path) -> list[Subject]:
         Subject("answer for a gap", make_gap, read_gap),
         Subject("ids", make_id, read_id),
         Subject("config values", make_config, read_config, 6),
+        Subject("position of a consumer", make_consumer, read_a_consumer, 2),
         Subject("stamps", make_stamp, read_stamp, 4),
         Subject("checkpoint files", make_checkpoint, read_a_checkpoint, 4),
         Subject("reports", make_reports, read_reports, 2),

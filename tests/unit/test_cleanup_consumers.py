@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from airflow_provider_lance.maintenance.run import summary_lines
 from airflow_provider_lance.protocol.consumers import CONSUMER_RETENTION
 from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.consumers import READER, leave, spoil
-from tests.support.maintenance import make, numbers, run, stream
+from tests.support.maintenance import append, make, numbers, run, stream
 
 NOW = Retention(older_than=0, keep_active=0)
 
@@ -143,3 +144,33 @@ def test_what_a_consumer_needs_can_still_be_read(tmp_path: Path) -> None:
     assert (kept, min(numbers(uri))) == (30, 3)
     for version in (4, 5, 6):
         assert lance.dataset(uri).read_transaction(version) is not None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_happened_exactly_what_live_consumers_need_stays(
+    tmp_path: Path, seed: int
+) -> None:
+    dice = random.Random(seed)
+    uri = make(tmp_path, 3)
+    needed: dict[str, int] = {}
+    for number in range(dice.randrange(5, 25)):
+        match dice.randrange(5):
+            case 0:
+                append(uri, 1000 + number * 10)
+            case 1:
+                lance.dataset(uri).delete(f"id = {dice.randrange(30)}")
+            case 2:
+                lance.dataset(uri).optimize.compact_files()
+            case _:
+                name, version = dice.choice("abcd"), dice.choice(numbers(uri))
+                index = dice.choice([None, 0, 3])
+                ago = dice.choice([0, CONSUMER_RETENTION - 60, CONSUMER_RETENTION + 60])
+                left = leave(uri, version, consumer_id=name, ago=ago, index=index)
+                needed.pop(name, None)
+                if ago < CONSUMER_RETENTION:
+                    needed[name] = left.offset.oldest_needed
+        if dice.random() < 0.2:
+            before = numbers(uri)
+            cleaned(uri)
+            oldest = min(needed.values(), default=before[-1])
+            assert numbers(uri) == [each for each in before if each >= min(oldest, before[-1])]
