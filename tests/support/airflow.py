@@ -31,8 +31,9 @@ def free_port() -> int:
 
 def settings(home: Path, port: int = 0, dags: Path = REPOSITORY / "dags") -> dict[str, str]:
     """Return the environment of an Airflow with an embedded database, by default the examples."""
+    stores = {"base_uri": str(home / "data"), "checkpoint_root": str(home / "checkpoints")}
     connections = {
-        "LANCE_DEFAULT": {"conn_type": "lance", "extra": {"base_uri": str(home / "data")}},
+        "LANCE_DEFAULT": {"conn_type": "lance", "extra": stores},
         "SPARK_DEFAULT": {"conn_type": "spark", "host": "local[2]"},
     }
     return {

@@ -23,6 +23,7 @@ from tests.support.processes import finish, python
 
 DAGS = sorted(path.stem for path in (REPOSITORY / "dags").glob("[!_]*.py"))
 CHECKS = {
+    "lance_chain",
     "lance_event_consumer",
     "lance_every_five_minutes",
     "lance_flights",
@@ -174,3 +175,67 @@ def test_lance_long_running(airflow: Airflow) -> None:
     assert (summary["reason"], summary["released"], summary["rows"]) == ("stopped", True, 20)
     assert summary["stoppedBy"].startswith(f"{dag_id}/stop/")
     assert ids(dataset) == Counter(range(20))
+
+
+CHAIN = ("lance_chain", "lance_chain_cleaned", "lance_chain_totals")
+
+
+def pay(folder: Path, name: str, *payments: tuple[int, float, int, int]) -> None:
+    """Put a file of payments where the chain looks: id, amount, hour paid, minute changed."""
+    landing = folder / "landing"
+    landing.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {
+            "id": number,
+            "amount": amount,
+            "paid_at": f"2026-01-01T{hour:02}:30:00Z",
+            "changed_at": f"2026-01-02T00:{minute:02}:00Z",
+        }
+        for number, amount, hour, minute in payments
+    ]
+    hidden = landing / f"_{name}"
+    hidden.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    hidden.rename(landing / name)
+
+
+def totals(uri: Path) -> dict[int, tuple[int, float]]:
+    """Return number and amount of the payments of each hour; empty without a dataset."""
+    if not (uri / "_versions").exists():
+        return {}
+    rows = lance.dataset(str(uri)).to_table().to_pylist()
+    assert len(rows) == len({row["hour"] for row in rows})
+    return {row["hour"].hour: (row["payments"], row["amount"]) for row in rows}
+
+
+@pytest.mark.slow
+def test_lance_chain(airflow: Airflow) -> None:
+    """Corrections reach the totals, each exactly once, and one stop ends the whole chain."""
+    folder, dataset = airflow.home / "chain", airflow.home / "data" / "chain_totals.lance"
+    pay(folder, "1.json", (1, 10.0, 8, 0), (2, 20.0, 8, 0), (3, -1.0, 8, 0), (4, 40.0, 9, 1))
+    for dag_id in CHAIN:
+        unpause(airflow, dag_id)
+    watching = "Watching for every_epochs=1"
+    airflow.wait_for(watching, lambda: watching in airflow.log("triggerer").read_text())
+    run_id = airflow.trigger("lance_chain", {"folder": str(folder)})
+    first = {8: (2, 30.0), 9: (1, 40.0)}
+    airflow.wait_for("the first totals", lambda: totals(dataset) == first, seconds=400)
+    # Payment 1 costs more, 2 was in another hour, 4 arrives late and is older than what is there.
+    pay(folder, "2.json", (1, 11.0, 8, 5), (2, 20.0, 10, 5), (5, 50.0, 9, 5))
+    pay(folder, "3.json", (4, 99.0, 9, 0))
+    second = {8: (1, 11.0), 9: (2, 90.0), 10: (1, 20.0)}
+    airflow.wait_for("the corrected totals", lambda: totals(dataset) == second, seconds=400)
+    unpause(airflow, "lance_chain_stop")
+    stop = airflow.trigger("lance_chain_stop", {})
+    ended = [("lance_chain_stop", stop), ("lance_chain", run_id)]
+    airflow.wait_for(
+        "the stop", lambda: {airflow.run_state(*each) for each in ended} <= {"success", "failed"}
+    )
+    assert {airflow.run_state(*each) for each in ended} == {"success"}
+
+    def all_runs() -> Counter[str]:
+        found = [airflow.call("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"] for dag_id in CHAIN]
+        return Counter(each["state"] for runs in found for each in runs)
+
+    airflow.wait_for("all runs' end", lambda: set(all_runs()) <= {"success", "failed"}, 400)
+    assert set(all_runs()) == {"success"}
+    assert totals(dataset) == second

@@ -133,7 +133,8 @@ BEHIND = {"versionsBehind": 8, "rowsBehind": 900, "secondsBehind": 12.5}
         ),
         (progress(lance(12, **BEHIND), kafka(NEWEST, READ)), (915, 8, 12.5), "version 12"),
         (progress(lance(12) | {"latestOffset": None}), (None, None, None), "version 12"),
-        (progress(lance(0, **BEHIND)), (None, 8, 12.5), ""),  # no version has that number
+        (progress(lance(0, **BEHIND)), (900, 8, 12.5), "not begun"),
+        (progress(lance(-1, **BEHIND)), (None, 8, 12.5), ""),  # no version has that number
     ],
 )
 def test_how_far_a_lance_source_is_read(
