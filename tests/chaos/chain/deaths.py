@@ -12,18 +12,22 @@ from tests.chaos.plan import ONCE, SparkPoint, Whom
 
 ANY = "any moment"
 
+FED_FOR = 3
+"""The first stream's drivers do so many times the epochs: the others live on them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """One driver's end: at a point when it is reached so many times, or after a time.
+    """One driver's end: at a point that is reached so many times, or at any moment.
 
-    ``delay`` counts in seconds from the moment Spark is there, or ``early``, from the birth.
+    Then it comes ``delay`` seconds after the driver's birth, or if ``epochs`` is not 0, after so
+    many of its epochs are done.
     """
 
     point: str = ""
     occurrence: int = 1
     whom: Whom = Whom.ALL
-    early: bool = False
+    epochs: int = 0
     delay: float = 0.0
 
     @property
@@ -40,11 +44,12 @@ def deaths(seed: str, link: Link) -> Iterator[Death]:
         dice.shuffle(deck)
         for point in deck:
             whom = dice.choice([Whom.ALL, Whom.ALL, Whom.PYTHON, Whom.JVM])
-            early, delay = dice.random() < 0.2, dice.uniform(0.2, 6)
+            epochs, delay = dice.choice([0, 1, 1, 2, 4]), dice.uniform(0, 3)
+            epochs *= 1 if link.reads else FED_FOR
             often = dice.choice([1, 2, 4]) if _recurs(point) else 1
             # Spark 4.2 refuses a checkpoint whose first `offsets/0` was only half written.
             often += point == SparkPoint.PLANNING
-            yield Death(point, often, whom) if point else Death("", 1, whom, early, delay)
+            yield Death(point, often, whom) if point else Death("", 1, whom, epochs, delay)
 
 
 def _recurs(point: str) -> bool:

@@ -33,18 +33,19 @@ from tests.chaos.input import DDL, Source
 from tests.chaos.judge import compare
 from tests.chaos.life import End, Life, Manner
 from tests.chaos.orders import Orders
-from tests.chaos.plan import Mode
+from tests.chaos.plan import Mode, Whom
 from tests.support.processes import REPOSITORY
 from tests.support.temporary import temporary_variables
 
 TRIGGER = "200 milliseconds"
-PATIENCE_SECONDS = 25.0
+PATIENCE_SECONDS = 60.0
 """A driver that has not come to its point by then, since Spark was there, is killed anyway."""
 
 WORK_SECONDS = 4.0
 """After so long, a driver that shall die in its release is asked to stop."""
 
-DRAIN_SECONDS = 120.0
+DRAIN_SECONDS = 400.0
+END_SECONDS = 90.0
 AHEAD = 3
 """So many files wait for the first stream."""
 
@@ -73,9 +74,21 @@ class Slot:
     table: Table
     life: Life | None = None
     death: Death | None = None
-    born: float = 0.0
     ready: float = 0.0
+    ripe: float = 0.0
+    """When the driver had done as many epochs as it may."""
+    since: int = 0
+    """The newest epoch that was done before it."""
     asked: bool = False
+
+    def due(self, now: float) -> bool:
+        """Return whether the driver is to be killed now."""
+        death = self.death
+        if death is None or death.point:
+            return False
+        if not self.ripe and self.table.newest("commits") >= self.since + death.epochs:
+            self.ripe = now
+        return bool(self.ripe) and now > self.ripe + death.delay
 
 
 class Chain:
@@ -155,6 +168,9 @@ class Chain:
                 request_stop(open_dataset(slot.table.uri), slot.link.name, by="the laboratory")
         for slot in self._slots.values():
             if slot.life:
+                deadline = time.monotonic() + END_SECONDS
+                while not slot.life.over and time.monotonic() < deadline:
+                    time.sleep(0.1)
                 self._end(slot, slot.life.end(), result, Manner.FINISHED)
 
     def _step(self, slot: Slot, result: RoundResult, *, deadly: bool) -> None:
@@ -162,29 +178,31 @@ class Chain:
         if slot.life is None:
             if not deadly or self._may_begin(slot.link):
                 slot.death = next(self._fates[slot.link.name]) if deadly else None
-                slot.life, slot.born, slot.ready, slot.asked = self._start(slot), now, 0.0, False
+                slot.since, slot.ready, slot.ripe = slot.table.newest("commits"), 0.0, 0.0
+                slot.asked, slot.life = False, self._start(slot)
             return
-        if slot.life.over or slot.life.too_long:
+        if slot.life.over or (deadly and slot.life.too_long):
             self._end(slot, slot.life.end(), result, *[Manner.KILLED] * deadly)
             return
         slot.ready = slot.ready or (now if slot.life.ready else 0.0)
         if slot.death is None or slot.life.killed:
             return
-        death, age = slot.death, now - slot.ready if slot.ready else 0.0
-        if not death.point:
-            if (now - slot.born if death.early else age) > death.delay:
-                slot.life.kill(death.whom)
+        age = now - slot.ready if slot.ready else 0.0
+        if slot.due(now):
+            slot.life.kill(slot.death.whom)
         elif age > PATIENCE_SECONDS:
             self._kill(slot, result)
-        elif death.point in RELEASES and age > WORK_SECONDS and not slot.asked:
+        elif slot.death.point in RELEASES and age > WORK_SECONDS and not slot.asked:
             port = open_dataset(slot.table.uri)
             slot.asked = bool(request_stop(port, slot.link.name, by="the laboratory"))
 
     def _kill(self, slot: Slot, result: RoundResult) -> None:
-        """Kill a driver that has not come to its point."""
-        if slot.life and slot.life.kill(death.whom if (death := slot.death) else Death().whom):
-            result.missed[slot.death.name if slot.death else ""] += 1
-            slot.death = Death()
+        """Kill a driver before it has come to its end."""
+        if slot.life and slot.death:
+            if not slot.life.killed:
+                result.missed[slot.death.name] += 1
+                slot.death = Death()
+                slot.life.kill(Whom.ALL)
             self._end(slot, slot.life.end(), result, Manner.KILLED)
 
     def _end(self, slot: Slot, end: End, result: RoundResult, *right: Manner) -> None:
