@@ -121,7 +121,7 @@ class Chain:
         result, began = RoundResult(number), time.monotonic()
         tables = [slot.table for slot in self._slots.values()]
         try:
-            with UpkeepProcess(list(zip(tables, [*tables[1:], None], strict=True))) as upkeep:
+            with UpkeepProcess([table.uri for table in tables]) as upkeep:
                 self._fight(result, kills)
                 self._drain(result)
             result.upkeep, blame = upkeep.outcomes, upkeep.unexpected

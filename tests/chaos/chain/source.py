@@ -46,13 +46,23 @@ class Reads(StrEnum):
 
 
 def register(
-    orders: str, session: SparkSession, storage_options: Mapping[str, str] | None = None
+    orders: str,
+    session: SparkSession,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    writes_to: str = "",
+    checkpoint_location: str = "",
 ) -> None:
     """Make the source known to a session, as the job does.
 
     :param orders: the file with the driver's orders.
     """
-    bound = {"storage_options": dict(storage_options or {}), "orders": orders}
+    bound = {
+        "storage_options": dict(storage_options or {}),
+        "writes_to": writes_to,
+        "checkpoint_location": checkpoint_location,
+        "orders": orders,
+    }
     # A class that no module holds is pickled by value, and brings the orders along.
     session.dataSource.register(type("BoundChaosDataSource", (ChaosDataSource,), bound))
 

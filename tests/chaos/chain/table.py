@@ -9,7 +9,6 @@ from pathlib import Path
 
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import NO_EPOCH
-from airflow_provider_lance.protocol.source_offset import SourceOffset
 from tests.chaos.input import Row
 
 
@@ -47,9 +46,3 @@ class Table:
         lines = (self.checkpoint / "offsets" / str(epoch)).read_text().splitlines()
         found: dict[str, object] = json.loads(lines[2])
         return found
-
-    @property
-    def position(self) -> SourceOffset | None:
-        """Return how far its query has read a dataset and committed; ``None`` if nothing."""
-        epoch = self.newest("commits")
-        return None if epoch == NO_EPOCH else SourceOffset.read_json(self.end(epoch))

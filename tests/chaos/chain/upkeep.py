@@ -5,14 +5,11 @@ from __future__ import annotations
 import multiprocessing
 import queue
 from collections import Counter
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.maintenance.cleanup import Retention
-from airflow_provider_lance.protocol.consumers import Consumer, leave_position, read_consumer
-from tests.chaos.chain.table import Table
 from tests.chaos.store import Place
 from tests.chaos.upkeep import Upkeep
 
@@ -28,13 +25,13 @@ LONGEST_SECONDS = 60.0
 class UpkeepProcess:
     """The process, from the entry of its block to the exit; then ``outcomes`` and ``unexpected``.
 
-    A dataset whose consumer has not committed an epoch is left alone: what it needs is not known.
+    Nothing but the positions in the datasets tells it what the next stream still needs.
     """
 
-    def __init__(self, tables: list[tuple[Table, Table | None]]) -> None:
+    def __init__(self, uris: Sequence[str]) -> None:
         context = multiprocessing.get_context("spawn")
         self._over, self._results = context.Event(), context.Queue()
-        self._process = context.Process(target=_run, args=(tables, self._over, self._results))
+        self._process = context.Process(target=_run, args=(uris, self._over, self._results))
         self.outcomes: Counter[str] = Counter()
         self.unexpected = ""
 
@@ -52,30 +49,10 @@ class UpkeepProcess:
         self._process.join()
 
 
-def _run(tables: list[tuple[Table, Table | None]], over: Any, results: Any) -> None:
-    kept = [
-        (Upkeep(Place(table.uri, Path(table.uri).parent), True, False, RETENTION), consumer)
-        for table, consumer in tables
-    ]
+def _run(uris: Sequence[str], over: Any, results: Any) -> None:
+    kept = [Upkeep(Place(uri, Path(uri).parent), True, False, RETENTION) for uri in uris]
     while not over.wait(2.0):
-        for upkeep, consumer in kept:
-            if consumer is None or _leave(upkeep, consumer):
-                upkeep.once()
-    outcomes = sum((upkeep.outcomes for upkeep, _ in kept), Counter[str]())
-    results.put((outcomes, next((each.unexpected for each, _ in kept if each.unexpected), "")))
-
-
-def _leave(upkeep: Upkeep, consumer: Table) -> bool:
-    """Leave the position that the consumer has committed; return whether it has one."""
-    position = consumer.position
-    if position is None:
-        return False
-    try:
-        port = upkeep.place.open()
-        known = read_consumer(port.config, consumer.name, port.version)
-        if known is None or known.offset != position:
-            leave_position(port, Consumer(consumer.name, position, datetime.now(UTC)))
-    except TransientError as error:
-        upkeep.outcomes[type(error).__name__] += 1
-        return False
-    return True
+        for upkeep in kept:
+            upkeep.once()
+    outcomes = sum((upkeep.outcomes for upkeep in kept), Counter[str]())
+    results.put((outcomes, next((each.unexpected for each in kept if each.unexpected), "")))
