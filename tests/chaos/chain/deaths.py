@@ -47,8 +47,6 @@ def deaths(seed: str, link: Link) -> Iterator[Death]:
             epochs, delay = dice.choice([0, 1, 1, 2, 4]), dice.uniform(0, 3)
             epochs *= 1 if link.reads else FED_FOR
             often = dice.choice([1, 2, 4]) if _recurs(point) else 1
-            # Spark 4.2 refuses a checkpoint whose first `offsets/0` was only half written.
-            often += point == SparkPoint.PLANNING
             yield Death(point, often, whom) if point else Death("", 1, whom, epochs, delay)
 
 

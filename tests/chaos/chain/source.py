@@ -17,7 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from airflow_provider_lance.spark.source import LanceDataSource, LanceStreamReader
+from airflow_provider_lance.source.options import LANCE
+from airflow_provider_lance.spark.source import STREAM_FORMAT, LanceDataSource, LanceStreamReader
 from tests.chaos.fate import Fate
 from tests.chaos.orders import Orders
 
@@ -64,7 +65,9 @@ def register(
         "orders": orders,
     }
     # A class that no module holds is pickled by value, and brings the orders along.
-    session.dataSource.register(type("BoundChaosDataSource", (ChaosDataSource,), bound))
+    for name in (LANCE, STREAM_FORMAT):
+        kind = type("BoundChaosDataSource", (ChaosDataSource,), bound | {"format_name": name})
+        session.dataSource.register(kind)
 
 
 class ChaosDataSource(LanceDataSource):
