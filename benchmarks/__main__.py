@@ -1,4 +1,4 @@
-"""Run the experiments E1 to E6: `python -m benchmarks [--full] [--only E1,E3] [--out build/bench]`.
+"""Run the experiments E1 to E7: `python -m benchmarks [--full] [--only E1,E3] [--out build/bench]`.
 
 Writes results.json, results.csv and the plots, and ends in a table of what was claimed and what was
 seen. Contestants of one experiment run by turns in one run; ratios say more than milliseconds.
@@ -34,6 +34,9 @@ EXPERIMENTS = (
     ("E5", "throughput"),
     ("E5", "requests"),
     ("E6", "airflow_side"),
+    ("E7", "source_poll"),
+    ("E7", "source_backfill"),
+    ("E7", "source_delay"),
 )
 
 
@@ -75,7 +78,7 @@ def main() -> int:
 def chosen(text: str) -> Sequence[tuple[str, str]]:
     asked = set(text.split(","))
     if unknown := asked - {word for experiment in EXPERIMENTS for word in experiment}:
-        raise argparse.ArgumentTypeError(f"no experiment {sorted(unknown)}; there are E1 to E6")
+        raise argparse.ArgumentTypeError(f"no experiment {sorted(unknown)}; there are E1 to E7")
     return [experiment for experiment in EXPERIMENTS if asked & set(experiment)]
 
 

@@ -83,7 +83,7 @@ class HadoopFiles:
             raise self._unavailable(path, error) from None
 
     def remove(self, path: str) -> None:
-        """Remove a folder and its content; the folder must exist."""
+        """Remove a file, or a folder and its content."""
         try:
             self._fs.delete(self._path(path), True)
         except Py4JJavaError as error:

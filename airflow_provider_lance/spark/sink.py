@@ -36,6 +36,7 @@ from airflow_provider_lance.spark.start import (
     classic_session,
     driver_of,
     refuse_trigger,
+    remove_half_written,
     trigger_seconds,
     wait_for_end,
 )
@@ -216,6 +217,7 @@ class LanceSink:
             location = report_location(self.options.checkpoint_location)
             wait_for_end(previous, HadoopFiles(spark, location))
             session.recheck()  # the fenced driver may have written Spark's log until its end
+        remove_half_written(HadoopFiles(spark, self.options.checkpoint_location))
 
     # --------------------------------------------------------------------------- epoch after epoch
 

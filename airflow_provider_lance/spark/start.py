@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import Driver, Owner
+from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, read_summary
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
@@ -23,6 +25,7 @@ __all__ = [
     "classic_session",
     "driver_of",
     "refuse_trigger",
+    "remove_half_written",
     "trigger_seconds",
     "wait_for_end",
 ]
@@ -36,6 +39,8 @@ _SILENCE_SECONDS = 12.0
 """A driver writes a heartbeat at least every 10 s; a silent one does not write Spark's log."""
 
 _LOOK_SECONDS = 0.2
+
+_HALF_WRITTEN = re.compile(r"\.{1,2}\d+\.[0-9a-f-]{36}\.tmp(\.crc)?")
 
 
 def classic_session(df: DataFrame) -> SparkSession:
@@ -130,3 +135,20 @@ def wait_for_end(owner: Owner, reports: Files) -> None:
         process.host,
         launch_id or "unknown",
     )
+
+
+def remove_half_written(checkpoint: HadoopFiles) -> None:
+    """Remove what a driver left that was killed while Spark wrote its first entry.
+
+    Spark renames an entry once it is whole, and later ignores what it did not rename. Only before
+    the first epoch, it refuses to start unless `offsets` and `commits` are empty (seen on Spark
+    4.2). Call this when no other driver writes there.
+
+    :raises StorageUnavailableError: the store did not answer or refused.
+    """
+    planned = checkpoint.names("offsets")
+    if any(name.isdigit() for name in planned):
+        return
+    for log, names in (("offsets", planned), ("commits", checkpoint.names("commits"))):
+        for name in filter(_HALF_WRITTEN.fullmatch, names):
+            checkpoint.remove(f"{log}/{name}")

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
-from airflow_provider_lance.spark import sink
+from airflow_provider_lance.spark import job, sink
 from airflow_provider_lance.spark import start as handover
-from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spec.job import JobSpec
+from tests.chaos.chain.source import register
 from tests.chaos.classic import ClassicSink
-from tests.chaos.life import kill
+from tests.chaos.fate import Fate
 from tests.chaos.orders import Orders
 from tests.chaos.plan import Control, SparkPoint, without
 from tests.chaos.sink import ChaosSink
@@ -39,65 +37,18 @@ WATCHED = {
 """Points that only the checkpoint shows: in which log, and whether a half-written entry counts."""
 
 
-class Fate:
-    """Carries out the orders when their point is reached."""
-
-    def __init__(self, orders: Orders, jvm: int) -> None:
-        self._orders, self._jvm = orders, jvm
-        self._left = orders.occurrence
-        self._lock = threading.Lock()
-
-    def reach(self, point: str) -> None:
-        """Be at a point: pass it, or end there."""
-        with self._lock:
-            if point != self._orders.point:
-                return
-            self._left -= 1
-            if self._left:
-                return
-            if self._orders.hold:
-                Path(f"{self._orders.sign}.hold").touch()
-                return
-            Path(f"{self._orders.sign}.struck").touch()
-        if self._orders.pause:
-            # To this thread: sent to the process, another thread might take it, and this one go on.
-            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
-        else:
-            kill(os.getpid(), self._jvm, self._orders.whom)
-
-    def watch(self, log: Path, begun: bool) -> None:
-        """Follow one of Spark's logs; what it has already does not count."""
-        known = _entries(log, begun)
-        while True:
-            for number in _entries(log, begun) - known:
-                known.add(number)
-                self.reach(self._orders.point)
-            time.sleep(0.001)
-
-
-def _entries(log: Path, begun: bool) -> set[int]:
-    try:
-        names = os.listdir(log)
-    except FileNotFoundError:
-        return set()
-    entries = {int(name) for name in names if name.isdigit()}
-    if not begun:
-        return entries
-    # Spark writes `.5.<uuid>.tmp` and renames it to `5`.
-    halves = (name.split(".") for name in names if name[0] == "." and name.endswith(".tmp"))
-    return entries | {int(parts[1]) for parts in halves if parts[1].isdigit()}
-
-
 def main(path: str) -> None:
     orders = Orders.loads(Path(path).read_text())
     spec = JobSpec.loads(Path(orders.spec).read_text())
     session = _session(orders)
     jvm = _pid_of_jvm(session)
-    fate = Fate(orders, jvm)
+    fate = Fate(orders, os.getpid(), jvm)
     if orders.point in WATCHED:
         name, begun = WATCHED[SparkPoint(orders.point)]
         log = Path(spec.sink.checkpoint_location, name)
         threading.Thread(target=fate.watch, args=(log, begun), daemon=True).start()
+    if orders.reads:
+        job.register_source = partial(register, path)  # type: ignore[attr-defined]
     handover._PATIENCE_SECONDS = PATIENCE_SECONDS
     sink.CommitPolicy = partial(CommitPolicy, **_policy(orders))  # type: ignore[assignment,misc]
     chosen = (ClassicSink if orders.control is Control.LOOKBACK else ChaosSink)(
@@ -110,7 +61,7 @@ def main(path: str) -> None:
     ready = Path(f"{orders.sign}.ready")
     ready.with_suffix(".tmp").write_text(str(jvm))
     ready.with_suffix(".tmp").rename(ready)
-    summary = run(session, spec, chosen)
+    summary = job.run(session, spec, chosen)
     print("SUMMARY", json.dumps(summary.to_json()), flush=True)
     os._exit(0)  # all is said, and the JVM ends when its parent has
 

@@ -8,17 +8,20 @@ from tests.chaos.life import Manner
 from tests.chaos.plan import Mode, StationPlan, Store
 from tests.chaos.scene import Scene
 from tests.chaos.store import place
+from tests.support import class_archive
 from tests.support.processes import QUICK_JAVA
 
 LONGEST_SECONDS = 90.0
 
 
 def archive(folder: Path) -> str:
-    """Run one driver that leaves an archive of its loaded classes; return a JVM's options with it.
+    """Return a JVM's options with an archive of loaded classes: the tests' one, or a new one.
 
-    It halves the processor time of a driver's JVM. Without the archive all is the same, only
-    slower: a JVM that cannot make or use one goes on without.
+    One driver is run to leave it. It halves the processor time of a driver's JVM. Without the
+    archive all is the same, only slower: a JVM that cannot make or use one goes on without.
     """
+    if class_archive.FILE.exists():
+        return _with(class_archive.FILE)
     file = folder / "classes.jsa"
     plan = StationPlan(
         "warm-up", 0, Mode.COMPLETE, Store.DISK, {"outputMode": "complete"}, False, ()
@@ -35,6 +38,8 @@ def archive(folder: Path) -> str:
         finally:
             scene.clear()
     assert end.manner is Manner.FINISHED, end
-    if not file.exists():
-        return QUICK_JAVA
+    return _with(file) if file.exists() else QUICK_JAVA
+
+
+def _with(file: Path) -> str:
     return f"{QUICK_JAVA} -XX:SharedArchiveFile={file} -Xlog:cds=off -Xlog:cds+dynamic=off"

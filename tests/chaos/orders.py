@@ -15,8 +15,8 @@ class Orders:
     ``pause`` makes it stop there (SIGSTOP) in place of dying, ``hold`` makes the next manifest that
     it publishes after the point wait. ``sign`` is a path: ``sign.ready`` appears when Spark is
     there and holds the JVM's pid, ``sign.struck`` when the point is reached, ``sign.held`` when a
-    manifest waits. ``fresh`` is how old a handle may be, in seconds, 0 as usual. ``java`` is for
-    the JVM.
+    manifest waits. ``fresh`` is how old a handle may be, in seconds, 0 as usual. ``reads`` is how a
+    Lance source reads, empty if the source is another. ``java`` is for the JVM.
     """
 
     spec: str
@@ -27,6 +27,7 @@ class Orders:
     pause: bool = False
     hold: bool = False
     fresh: float = 0.0
+    reads: str = ""
     control: Control = Control.NONE
     java: str = ""
 

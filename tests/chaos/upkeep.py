@@ -41,6 +41,7 @@ class Upkeep:
     place: Place
     wanted: bool
     gap: bool
+    retention: Retention = BESIDE
     outcomes: Counter[str] = field(default_factory=Counter)
     unexpected: str = ""
 
@@ -60,20 +61,25 @@ class Upkeep:
 
     def _run(self) -> None:
         while not self._over.wait(1.5) and not self.unexpected:
-            try:
-                port = self.place.open()
-                compact(port, SMALL)
-                clean_up(port, BESIDE, self.place.options)
-                self.outcomes["done"] += 1
-            except DatasetNotFoundError:
-                self.outcomes["nothing there"] += 1
-            except TransientError as error:
-                self.outcomes[type(error).__name__] += 1
-            except HistoryGapError as error:
-                self.outcomes[type(error).__name__] += 1
-                self.unexpected = "" if self.gap else f"maintenance: {error}"
-            except Exception as error:
-                self.unexpected = f"maintenance: {type(error).__name__}: {error}"
+            self.once()
+
+    def once(self) -> None:
+        """Compact, then clean up; count the outcome."""
+        try:
+            port = self.place.open()
+            compact(port, SMALL)
+            cleaned = clean_up(port, self.retention, self.place.options)
+            self.outcomes["done"] += 1
+            self.outcomes["versions removed"] += cleaned.versions
+        except DatasetNotFoundError:
+            self.outcomes["nothing there"] += 1
+        except TransientError as error:
+            self.outcomes[type(error).__name__] += 1
+        except HistoryGapError as error:
+            self.outcomes[type(error).__name__] += 1
+            self.unexpected = "" if self.gap else f"maintenance: {error}"
+        except Exception as error:
+            self.unexpected = f"maintenance: {type(error).__name__}: {error}"
 
 
 def between(place: Place, what: Between, *, gap: bool) -> None:

@@ -47,6 +47,18 @@ def checking_manager(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset(name)
 
 
+def test_stream_starts_after_a_kill_while_spark_wrote_its_first_entry(stream: Stream) -> None:
+    half = ".0.0895511c-adf2-4a2a-9265-921b36b54b94.tmp"
+    for log in ("offsets", "commits"):
+        folder = Path(stream.checkpoint, log)
+        folder.mkdir(parents=True)
+        (folder / half).touch()
+        (folder / f".{half}.crc").touch()
+    stream.add(orders(0, 10))
+    stream.run()
+    assert stream.table().num_rows == 10
+
+
 def planned(stream: Stream, epochs: int = 3) -> None:
     """Crash after so many epochs, with another that is planned and not committed."""
     for number in range(epochs):

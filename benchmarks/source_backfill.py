@@ -1,0 +1,112 @@
+"""E7, rows: a table of millions of rows read as a stream, beside Spark's own source of files.
+
+The same rows are in a Lance dataset and in parquet files. Each source is streamed into `noop`,
+which shows what reading costs, and into our sink. Epochs have the same rows; the first of a stream,
+which starts Python workers, is not counted.
+"""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_provider_lance.spark.source import register_source
+from benchmarks.harness.bench import Bench
+from benchmarks.harness.measure import median
+from benchmarks.harness.plots import Bars, draw
+from benchmarks.harness.progress import progress
+from benchmarks.harness.scale import Scale
+from benchmarks.harness.sheet import Sheet
+from benchmarks.harness.spark import durations, read_files
+from benchmarks.harness.turns import by_turns
+from benchmarks.throughput import EPOCHS, FILES, SHAPES, STREAMS, Shape, make_input
+
+NAME, TITLE = "E7", "Rows per second of the Lance source"
+
+SOURCES = ("lance", "parquet")
+SINKS = ("noop", "lance-stream")
+VECTOR = pa.list_(pa.float32(), 768)
+"""A vector's type in the Lance dataset; Spark and parquet know lists only."""
+LIMIT = 0.5
+"""What is claimed: at least so many times the rows per second of files in parquet."""
+
+
+def run(bench: Bench) -> Sheet:
+    full = bench.scale is Scale.FULL
+    repeats = 3 if full else 1
+    sizes = {name: shape.rows // (1 if full else 4) for name, shape in SHAPES.items()}
+    settings = {f"rows_{name}": rows for name, rows in sizes.items()}
+    sheet = Sheet(NAME, TITLE, {**settings, "epochs": EPOCHS, "files": FILES, "repeats": repeats})
+    rates: dict[str, dict[str, float]] = {}
+    spark = bench.spark()
+    register_source(spark)
+    with progress(TITLE, len(SHAPES) * (repeats + 1) * len(SOURCES) * len(SINKS)) as advance:
+        for name, shape in SHAPES.items():
+            folder = bench.work / name
+            rows = sizes[name]
+            make_input(spark, folder / "parquet", shape, rows * EPOCHS, FILES * EPOCHS)
+            _copy(folder / "parquet", folder / "lance")
+            turns = {
+                f"{source} to {sink}": partial(_turn, spark, folder, shape, rows, source, sink)
+                for source in SOURCES
+                for sink in SINKS
+            }
+            times = by_turns(turns, repeats + 1, advance)
+            ms = {each: median(found[1:]) for each, found in times.items()}
+            rates[name] = {each: rows / value * 1000 for each, value in ms.items()}
+            for each, rate in rates[name].items():
+                sheet.add("rows_per_second", rate, "rows/s", stream=each, shape=name)
+            for sink in SINKS:
+                value = ms[f"parquet to {sink}"] / ms[f"lance to {sink}"]
+                labels = {"sink": sink, "shape": name}
+                sheet.ratio("rows_per_second", of="lance", to="parquet", value=value, **labels)
+                claim = f"rows/s of the source against files of parquet, {name} to {sink}"
+                sheet.claim(claim, value=value, limit=LIMIT, atleast=True)
+            shutil.rmtree(folder)
+    bars = Bars(rates, "Rows per second of a large epoch", "rows/s", log_y=True)
+    sheet.plots.append(draw(bench.out, "e7-backfill", bars))
+    return sheet
+
+
+def _copy(files: Path, uri: Path) -> None:
+    """Write the rows of parquet files into a Lance dataset, vectors as such."""
+    found = ds.dataset(files, format="parquet")
+    fields = [
+        field.with_type(VECTOR) if pa.types.is_list(field.type) else field for field in found.schema
+    ]
+    schema = pa.schema([each.remove_metadata() for each in fields])
+    batches = (batch.cast(schema) for batch in found.to_batches())
+    lance.write_dataset(pa.RecordBatchReader.from_batches(schema, batches), str(uri))
+
+
+def _turn(
+    spark: SparkSession,
+    folder: Path,
+    shape: Shape,
+    rows: int,
+    source: str,
+    sink: str,
+    number: int,
+) -> float:
+    """Stream everything once; return the milliseconds of an epoch."""
+    place = folder / f"{source}-{sink}-{number}"
+    place.mkdir()
+    with STREAMS[sink](_read(spark, folder, shape, rows, source), str(place)) as query:
+        query.awaitTermination()
+    epochs = durations(query)
+    assert len(epochs) == EPOCHS, epochs
+    shutil.rmtree(place)
+    return median(epochs[1:])
+
+
+def _read(spark: SparkSession, folder: Path, shape: Shape, rows: int, source: str) -> DataFrame:
+    if source == "parquet":
+        return read_files(spark, folder / source, schema=shape.ddl, files_per_epoch=FILES)
+    reader = spark.readStream.format("lance").option("maxRowsPerTrigger", rows)
+    return reader.load(str(folder / source))
