@@ -35,7 +35,8 @@ cleanup can remove them. A position that is left in the dataset makes one such v
 class Lag:
     """How far a query is behind: versions, rows that they add, and the age of the first in seconds.
 
-    ``rows`` is ``None`` if more versions are unread than are counted.
+    Versions count from the first with unread rows. ``rows`` is ``None`` if more versions are
+    unread than are counted.
     """
 
     versions: int
@@ -131,21 +132,19 @@ class SourceReader:
         :raises LanceStreamError: as :meth:`latest`.
         """
         port = self._history.newest_seen or self._history.open()
-        versions = max(0, port.version - position.version)
-        first: int | None = None
-        rows = 0
+        unread: VersionChange | None = None
+        rows, is_counted = 0, True
         for counted, change in enumerate(self._history.walk(port, position, port.version)):
             if counted > self.options.max_versions:
-                return Lag(versions, None, self._age(first))
-            unread = change.units - self._first(change, position)
-            if unread and first is None:
-                first = change.timestamp
-            rows += unread
-        return Lag(versions if first is not None else 0, rows, self._age(first))
-
-    @staticmethod
-    def _age(moment: int | None) -> float:
-        return max(0.0, time.time() - moment / 1_000_000) if moment is not None else 0.0
+                is_counted = False
+                break
+            more = change.units - self._first(change, position)
+            unread = unread or (change if more else None)
+            rows += more
+        if unread is None:
+            return Lag(0, 0, 0.0)
+        age = max(0.0, time.time() - unread.timestamp / 1_000_000)
+        return Lag(port.version - unread.version + 1, rows if is_counted else None, age)
 
     def _since(self, port: LanceDatasetPort, moment: int) -> SourceOffset:
         """Find the first version that was committed at or after a moment."""

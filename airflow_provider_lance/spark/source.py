@@ -194,10 +194,6 @@ class LanceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
             self._keeper.end()
         return self._planned.to_json()
 
-    def stop(self) -> None:
-        """Leave the last position."""
-        self._keeper.end()
-
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the newest version, and how far the query will be behind it after this epoch."""
         if self._planned is None:

@@ -6,6 +6,7 @@ Those that end by themselves by `dag.test()`, those that need a triggerer in one
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -14,12 +15,14 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, OwnerState, utc_now
 from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.watermark import exact_watermark
 from tests.support.airflow import REPOSITORY, Airflow, settings
 from tests.support.processes import finish, python
+from tests.support.watch import process
 
 DAGS = sorted(path.stem for path in (REPOSITORY / "dags").glob("[!_]*.py"))
 CHECKS = {
@@ -207,9 +210,24 @@ def totals(uri: Path) -> dict[int, tuple[int, float]]:
     return {row["hour"].hour: (row["payments"], row["amount"]) for row in rows}
 
 
+def kill_driver(uri: Path, query_id: str) -> bool:
+    """Kill the driver that owns a query; return whether there was one."""
+    if not (uri / "_versions").exists():
+        return False
+    port = open_dataset(str(uri))
+    owner = decode_query(port.config, query_id, port.version).owner
+    if owner is None or owner.state is not OwnerState.ACTIVE or not owner.driver.pid:
+        return False
+    found = process(owner.driver.pid)
+    return bool(found and found.signal(signal.SIGKILL))
+
+
 @pytest.mark.slow
 def test_lance_chain(airflow: Airflow) -> None:
-    """Corrections reach the totals, each exactly once, and one stop ends the whole chain."""
+    """Corrections reach the totals, each exactly once, though two drivers are killed.
+
+    One stop then ends the whole chain.
+    """
     folder, dataset = airflow.home / "chain", airflow.home / "data" / "chain_totals.lance"
     pay(folder, "1.json", (1, 10.0, 8, 0), (2, 20.0, 8, 0), (3, -1.0, 8, 0), (4, 40.0, 9, 1))
     for dag_id in CHAIN:
@@ -219,8 +237,15 @@ def test_lance_chain(airflow: Airflow) -> None:
     run_id = airflow.trigger("lance_chain", {"folder": str(folder)})
     first = {8: (2, 30.0), 9: (1, 40.0)}
     airflow.wait_for("the first totals", lambda: totals(dataset) == first, seconds=400)
+    data = airflow.home / "data"
+    assert kill_driver(data / "chain_landing.lance", "chain_landing")
     # Payment 1 costs more, 2 was in another hour, 4 arrives late and is older than what is there.
     pay(folder, "2.json", (1, 11.0, 8, 5), (2, 20.0, 10, 5), (5, 50.0, 9, 5))
+    airflow.wait_for(
+        "a driver to kill",
+        lambda: kill_driver(data / "chain_cleaned.lance", "chain_cleaned"),
+        seconds=400,
+    )
     pay(folder, "3.json", (4, 99.0, 9, 0))
     second = {8: (1, 11.0), 9: (2, 90.0), 10: (1, 20.0)}
     airflow.wait_for("the corrected totals", lambda: totals(dataset) == second, seconds=400)
