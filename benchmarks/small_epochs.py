@@ -19,8 +19,9 @@ from pathlib import Path
 import lance
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from airflow_provider_lance.spark.collect_fragments import gather
 from airflow_provider_lance.spark.tuning import spare_size_checks
-from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask, gather
+from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
 from benchmarks.harness.spark import session
 from benchmarks.throughput import SHAPES, make_input
 

@@ -267,7 +267,7 @@ class Epoch:
     bytes: int
     started_at: str
     keys: Any = None
-    lookup: Any = None
     merge_keys: tuple[str, ...] = ()
     deletes: int = 0
     ends: EndOffsets | None = None
+    lookup: Any = None
