@@ -10,13 +10,17 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.hooks.lance import LanceHook
-from airflow_provider_lance.operators.specification import default_query_id
+from airflow_provider_lance.operators.specification import (
+    default_query_id,
+    is_lance,
+    resolved_source,
+)
 from airflow_provider_lance.protocol.decoding import shown
 
 if TYPE_CHECKING:
@@ -72,6 +76,11 @@ class StreamLineage:
     lance_conn_id: str | None
     result: StreamResult | None = None
 
+    if TYPE_CHECKING:
+
+        @cached_property
+        def source_hook(self) -> LanceHook: ...
+
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
         """Return source and dataset."""
         return self._lineage(None)
@@ -98,9 +107,8 @@ class StreamLineage:
             uri = LanceHook(self.lance_conn_id).resolve(uri)
         summary = dict(result.summary or {}) if result else {}
         after, (namespace, name) = summary.get("version"), file_name(uri)
-        facets: dict[str, Any] = {
-            "storage": storage_dataset.StorageDatasetFacet("lance", fileFormat="lance")
-        }
+        storage = {"storage": storage_dataset.StorageDatasetFacet("lance", fileFormat="lance")}
+        facets: dict[str, Any] = dict(storage)
         if after is not None:
             facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(str(after))
         query_id = default_query_id(self.uri) if self.query_id is None else self.query_id
@@ -111,8 +119,11 @@ class StreamLineage:
             seen |= {"versionBefore": result.before, "versionAfter": after, "rows": result.rows}
             made = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
             statistics["outputStatistics"] = made(rowCount=result.rows)
+        source, read = self.source, storage if is_lance(self.source) else {}
+        with suppress(LanceStreamError):
+            source = resolved_source(source, self.source_hook)
         return OperatorLineage(
-            inputs=[InputDataset(*names) for names in source_names(self.source)],
+            inputs=[InputDataset(*names, facets=dict(read)) for names in source_names(source)],
             outputs=[OutputDataset(namespace, name, facets=facets, outputFacets=statistics)],
             run_facets={_FACET: RunFacet().with_additional_properties(**seen)},
             job_facets={"sql": sql_job.SQLJobFacet(query=self.sql)} if self.sql else {},

@@ -182,7 +182,7 @@ class LanceStreamOperator(StreamLineage, BaseOperator):
         """Return the hook of the Lance connection."""
         return LanceHook(self.lance_conn_id)
 
-    @property
+    @cached_property
     def source_hook(self) -> LanceHook:
         """Return the hook of the Lance connection of the datasets that are read."""
         return self.hook if self.source_conn_id is None else LanceHook(self.source_conn_id)

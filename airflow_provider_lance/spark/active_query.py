@@ -10,13 +10,11 @@ import os
 from typing import Any
 from urllib.parse import urlsplit
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
-from airflow_provider_lance.spark.compat import offsets_of, source_names
+from airflow_provider_lance.spark.compat import OTHER_INTERNALS, offsets_of, source_names
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spec.sink_options import SinkOptions
 
@@ -24,9 +22,6 @@ __all__ = ["ActiveQuery", "find_active_query", "refuse_another_query", "same_loc
 
 _S3 = ("s3", "s3a", "s3n")
 """Schemes of one store: ``s3`` is Lance's, ``s3a`` Hadoop's."""
-
-_OTHER_INTERNALS = (Py4JError, PySparkException, AttributeError, TypeError, ValueError)
-"""What a missing name in Spark, or a value of another kind, raises."""
 
 _HEADER_LINES = 2
 """The version (``v1``, ``v2``) and the metadata, before the offsets in a file of Spark's log."""
@@ -71,7 +66,7 @@ class ActiveQuery:
             buffer = self._buffer_class()
             self._log.serialize(ends, buffer)
             text = str(buffer.toString("UTF-8"))
-        except _OTHER_INTERNALS:
+        except OTHER_INTERNALS:
             return None
         version, *lines = text.split("\n")
         ends = lines[_HEADER_LINES - 1 :]
@@ -89,7 +84,7 @@ def find_active_query(session: SparkSession, query_id: str) -> ActiveQuery | Non
         running: Any = session._jsparkSession.sharedState().activeStreamingQueries()
         found = running.get(jvm.java.util.UUID.fromString(query_id))
         return ActiveQuery(session, found) if found is not None else None
-    except _OTHER_INTERNALS:
+    except OTHER_INTERNALS:
         return None
 
 

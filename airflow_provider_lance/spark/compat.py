@@ -8,11 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 __all__ = [
+    "OTHER_INTERNALS",
     "GeographyType",
     "GeometryType",
     "ReadAllAvailable",
@@ -23,6 +25,9 @@ __all__ = [
     "source_names",
     "utc_arrow_schema",
 ]
+
+OTHER_INTERNALS = (Py4JError, PySparkException, AttributeError, TypeError, ValueError)
+"""What a missing name in Spark, or a value of another kind, raises."""
 
 
 def _type(name: str) -> type[DataType]:

@@ -30,6 +30,7 @@ from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.heartbeat import HeartbeatWriter
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
 from airflow_provider_lance.spark.source import STREAM_FORMAT, is_supported, register_source
+from airflow_provider_lance.spark.streaming_plan import needed_columns, read_less
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, Source
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
@@ -196,13 +197,21 @@ def _from_source(session: SparkSession, spec: JobSpec, source: Source) -> DataFr
         df = (reader.schema(source.schema) if source.schema else reader).load()
         if not spec.sql:
             return df
-        df.createOrReplaceTempView("source")
-        return session.sql(spec.sql)
+        result = _over(df, spec.sql)
+        if not source.is_lance or "columns" in map(str.lower, options):
+            return result
+        less = read_less(df, needed_columns(result), reader)
+        return result if less is None else _over(less, spec.sql)
     except Exception as error:
         named = named_failure(error)
         if isinstance(named, SpecError):
             raise SpecError(f"the source or its sql cannot be read: {named}") from None
         raise
+
+
+def _over(df: DataFrame, sql: str) -> DataFrame:
+    df.createOrReplaceTempView("source")
+    return df.sparkSession.sql(sql)
 
 
 def _cause(caught: BaseException, sink: LanceSink | None) -> BaseException | None:

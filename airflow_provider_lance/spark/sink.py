@@ -40,6 +40,7 @@ from airflow_provider_lance.spark.start import (
     trigger_seconds,
     wait_for_end,
 )
+from airflow_provider_lance.spark.streaming_plan import quoted, refuse_loop
 from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
@@ -116,7 +117,8 @@ class LanceSink:
         :param df: a streaming DataFrame of a classic Spark session.
         :param trigger: as Spark's ``DataStreamWriter.trigger`` takes it: ``availableNow=True`` or
             ``processingTime="10 seconds"``.
-        :raises SpecError: static DataFrame, Spark Connect, or a trigger that loses data here.
+        :raises SpecError: static DataFrame, Spark Connect, a trigger that loses data here, or a
+            DataFrame that reads the sink's own dataset.
         :raises DatasetNotFoundError: no dataset, and ``createIfMissing`` is off.
         :raises SchemaMismatchError: the columns do not fit.
         :raises CheckpointMismatchError, HistoryGapError, ProtocolVersionError: see
@@ -126,6 +128,7 @@ class LanceSink:
             release it.
         """
         refuse_trigger(trigger)
+        refuse_loop(df, self.options.uri)
         if self.session or self.closed:
             raise SpecError("a LanceSink serves one run of a query: make a new one for the next")
         self._take_over(self._prepare(df, streaming=True), df.sparkSession)
@@ -341,7 +344,7 @@ class LanceSink:
         if self._as_is:
             return df  # each column of a select is a round trip to the JVM
         assert self._schema is not None
-        columns = [F.col("`" + name.replace("`", "``") + "`") for name in self._schema.names]
+        columns = [F.col(quoted(name)) for name in self._schema.names]
         if self.options.delete_when:
             columns.append(F.expr(self.options.delete_when).alias(DELETE_FLAG))
         return df.select(*columns)

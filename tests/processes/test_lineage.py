@@ -25,7 +25,7 @@ from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
 from airflow_provider_lance.triggers.supervision_outcome import Action, SupervisionOutcome
 from tests.support.processes import wait_for
 
-from .conftest import SparkSubmit, TaskInstance, supervised
+from .conftest import AddConnection, SparkSubmit, TaskInstance, supervised
 
 KAFKA = {"kafka.bootstrap.servers": "broker:9092, second:9092"}
 
@@ -75,6 +75,21 @@ def test_the_start_names_source_and_dataset(tmp_path: Path) -> None:
     assert "version" not in dataset["facets"]
     assert seen["run"]["facets"]["lanceStream"]["queryId"] == "flights"
     assert seen["job"]["facets"]["sql"]["query"] == "SELECT id FROM source"
+
+
+def test_a_lance_source_is_a_dataset_as_the_output_of_its_own_stream_is(
+    tmp_path: Path, add_connection: AddConnection
+) -> None:
+    add_connection("lake", conn_type="lance", extra={"base_uri": "s3://lake/lance"})
+    options = {"PATH": "landing.lance", "startingVersion": "latest"}
+    task = operator(tmp_path, source={"format": "lance", "options": options}, source_conn_id="lake")
+    [source] = event(task, "start")["inputs"]
+    writer = operator(tmp_path, uri="landing.lance", lance_conn_id="lake")
+    [written] = event(writer, "start")["outputs"]
+    names = ("namespace", "name")
+    assert [source[name] for name in names] == ["s3://lake", "lance/landing.lance"]
+    assert [written[name] for name in names] == [source[name] for name in names]
+    assert source["facets"]["storage"]["storageLayer"] == "lance"
 
 
 def test_the_end_tells_versions_and_rows(
