@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.protocol.consumers import read_consumers
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.spec.job import JobSpec
@@ -96,3 +97,32 @@ def test_three_lines_of_plain_spark(spark: SparkSession, tmp_path: Path) -> None
     sink.start(names["orders"], availableNow=True).awaitTermination()
     assert sink.release()
     assert rows(tmp_path / "copy.lance", "id") == [(number,) for number in range(100)]
+
+
+def test_a_users_function_reads_lance_and_leaves_its_position(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "orders.lance"
+    lance.write_dataset(pa.table({"id": range(10)}), source)
+    (tmp_path / "reads_lance.py").write_text(
+        "def rows(spark, arguments):\n"
+        "    reader = spark.readStream.format('lance').options(**arguments)\n"
+        "    return reader.load().where('id > 3')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = {
+        "launchId": "launch",
+        "dataframe": "reads_lance:rows",
+        "arguments": {"path": str(source), "consumerId": "mine"},
+        "sink": {
+            "uri": str(tmp_path / "copy.lance"),
+            "queryId": "copy",
+            "checkpointLocation": str(tmp_path / "checkpoint"),
+            "createIfMissing": True,
+        },
+    }
+    summary = run(spark, JobSpec.parse(spec))
+    assert (summary.error, summary.rows) == (None, 6), summary.message
+    (left,) = read_consumers(lance.dataset(str(source)).config(), 2).readable
+    assert (left.consumer_id, left.uri) == ("mine", str(tmp_path / "copy.lance"))
+    assert str(left.offset) == "version 1"

@@ -13,12 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
-from pyspark.sql import types
+from pyspark.sql import datasource, types
 
 from airflow_provider_lance import compat
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.hooks.errors import lance_retry_policy
 from airflow_provider_lance.spark import compat as spark_compat
+from airflow_provider_lance.spark import source
 
 STATS = "airflow.sdk.observability.stats"
 
@@ -97,3 +98,13 @@ def test_end_offsets_are_asked_for_as_this_pyspark_knows_them() -> None:
     assert spark_compat.source_names(Older()) is None
     assert spark_compat.offsets_of(Progress(), "s", "n", "m") == ("newer", "s", "n", "m")
     assert spark_compat.offsets_of(Progress(), "s", None, "m") == ("older", "s", "m")
+
+
+def test_a_pyspark_that_cannot_bound_an_epoch_is_refused_by_its_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(datasource.DataSourceStreamReader, "getDefaultReadLimit")
+    monkeypatch.setattr(source, "pyspark_version", "4.1.3")
+    session: Any = SimpleNamespace()  # it has no data sources to register with
+    with pytest.raises(SpecError, match=r"needs PySpark 4\.2 or newer, and this is 4\.1\.3"):
+        source.register_source(session)
