@@ -38,7 +38,7 @@ from tests.support.processes import REPOSITORY
 from tests.support.temporary import temporary_variables
 
 TRIGGER = "200 milliseconds"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 100.0
 """A driver that has not come to its point by then, since Spark was there, is killed anyway."""
 
 WORK_SECONDS = 4.0
