@@ -66,10 +66,11 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _line(result: RoundResult) -> str:
+    slow = f", {result.slow} ended by Spark's time-outs" if result.slow else ""
     tail = f" WRONG: {result.wrong}" if result.wrong else ""
     return (
         f"chain {result.number}: {result.kills.total()} kills, {result.epochs} epochs, "
-        f"{result.rows} rows in {result.seconds:.0f} s{tail}"
+        f"{result.rows} rows in {result.seconds:.0f} s{slow}{tail}"
     )
 
 
