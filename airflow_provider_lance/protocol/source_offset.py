@@ -21,6 +21,13 @@ def _index(value: object) -> int | None:
     return None if value is None else whole(value)
 
 
+def _start(value: object) -> SourceOffset | None:
+    """Read where a query began; that offset has no start of its own."""
+    if not isinstance(value, Mapping):
+        return None if value is None else SourceOffset.read_json(value)
+    return SourceOffset.read_json({**value, "start": None})
+
+
 @dataclass(frozen=True, slots=True)
 class SourceOffset(JsonRecord):
     """A position in a dataset's history; everything before it has been read.
@@ -30,6 +37,9 @@ class SourceOffset(JsonRecord):
     ``timestamp`` is when ``version`` was committed, in microseconds since 1970 (UTC), as its
     manifest says; another dataset in the same place has another one. With ``change_feed``,
     ``index`` counts changed rows, where an update is one.
+
+    ``start`` is where the query began, in the offset that ends its first epoch: Spark logs only the
+    ends of epochs, and the newest version is another one when it asks for the beginning again.
     """
 
     version: int
@@ -38,11 +48,13 @@ class SourceOffset(JsonRecord):
     snapshot: bool = False
     change_feed: bool = False
     source_version: int = SOURCE_VERSION
+    start: SourceOffset | None = None
 
     json_name: ClassVar[str] = "the offset of a Lance source"
     json_readers: ClassVar[Mapping[str, Reader]] = {
         "version": partial(whole, least=1),
         "index": _index,
+        "start": _start,
     }
 
     def __str__(self) -> str:
@@ -51,6 +63,15 @@ class SourceOffset(JsonRecord):
             return f"version {self.version}"
         what = "the snapshot of version" if self.snapshot else "version"
         return f"row {self.index} of {what} {self.version}"
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether the query begins here."""
+        return self.start is not None and self.start == replace(self, start=None)
+
+    def as_first(self) -> Self:
+        """Return the offset as the one where the query begins."""
+        return replace(self, start=replace(self, start=None))
 
     @property
     def oldest_needed(self) -> int:

@@ -56,11 +56,14 @@ class SourceReader:
         self._history = SourceHistory(options, columns, storage_options)
 
     def initial(self) -> SourceOffset:
-        """Return where a query without a checkpoint begins.
+        """Return where a query without a checkpoint begins, at the time of this call.
 
         :raises SourceDataLossError: the starting version was cleaned up.
         :raises SpecError: the starting version or time is in the future.
         """
+        return self._beginning().as_first()
+
+    def _beginning(self) -> SourceOffset:
         port = self._history.open()
         options = self.options
         if options.starting_timestamp is not None:
@@ -108,8 +111,11 @@ class SourceReader:
     def plan(self, start: SourceOffset, end: SourceOffset) -> list[Slice]:
         """Return the rows between two positions, in the order of the versions; a replay is equal.
 
+        The first epoch begins where its end says.
+
         :raises LanceStreamError: as :meth:`latest`.
         """
+        start = end.start or start
         port = self._history.verified(start)
         self._history.verify(port, end)
         slices: list[tuple[VersionChange, Slice]] = []
@@ -201,6 +207,7 @@ class SourceReader:
                 None if whole else taken,
                 start.snapshot and change.version == start.version and not whole,
                 self.options.read_change_feed,
+                start=start.start if start.is_first else None,
             )
             quiet += not change.units
             if not whole or budget.is_spent() or quiet >= 10 * _QUIET_VERSIONS:
