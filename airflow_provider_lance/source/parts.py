@@ -19,6 +19,7 @@ __all__ = [
     "changed_rows",
     "commit_time",
     "first_file",
+    "stored_values",
     "summary",
     "table_rows",
     "whole_fragments",
@@ -62,6 +63,27 @@ def first_file(port: LanceDatasetPort, number: int) -> str:
     fragment = port.dataset.get_fragment(number)
     files = fragment.data_files() if fragment else []
     return str(files[0].path) if files else ""
+
+
+def stored_values(port: LanceDatasetPort, columns: Iterable[str]) -> dict[int, object]:
+    """Return where each fragment has the values of some columns; equal: no value has changed."""
+    chosen = set(columns)
+    ids = {
+        number
+        for each in port.dataset.lance_schema.fields()
+        if each.name() in chosen
+        for number in _field_ids(each)
+    }
+    found: dict[int, object] = {}
+    for fragment in port.dataset.get_fragments():
+        data: Any = fragment.metadata
+        files = [each.path for each in data.files if ids & set(each.fields)]
+        found[data.id] = (files, data.physical_rows, data.deletion_file, repr(data.overlays))
+    return found
+
+
+def _field_ids(field: Any) -> list[int]:
+    return [field.id(), *(number for each in field.children() for number in _field_ids(each))]
 
 
 def whole_fragments(

@@ -78,8 +78,11 @@ class SourceReader:
                 f"startingVersion={number} is in the future: the newest version of {port.uri} is "
                 f"{port.version}. Give startingVersion=latest to read what comes next"
             )
-        here = self._history.at(port, number, f"startingVersion={number}")
-        transaction = here.transaction(number)
+        return self._before(self._history.at(port, number, f"startingVersion={number}"))
+
+    def _before(self, here: LanceDatasetPort) -> SourceOffset:
+        """Return the position from which what a version changed is read."""
+        transaction = here.transaction(here.version)
         # What an overwrite replaced was never read, so its rows are read as a snapshot.
         is_overwrite = transaction and type(transaction.operation).__name__ == "Overwrite"
         return self._offset(here, index=0, is_snapshot=bool(is_overwrite))
@@ -176,7 +179,7 @@ class SourceReader:
                 f"of {port.uri} that was not cleaned up, {found.version}. Give "
                 f"startingVersion={found.version}, or leave it out to begin with a snapshot"
             )
-        return self._offset(found, index=0)
+        return self._before(found)
 
     def _offset(
         self, port: LanceDatasetPort, index: int | None = None, is_snapshot: bool = False

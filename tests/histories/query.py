@@ -1,4 +1,4 @@
-"""A streaming query without Spark: it logs the ends of epochs, dies, and repeats what it planned."""
+"""A streaming query without Spark: it logs ends of epochs, dies, and repeats what it planned."""
 
 from __future__ import annotations
 

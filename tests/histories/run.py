@@ -55,7 +55,9 @@ def history(name: str, folder: Path, tally: Tally) -> None:
     writer = Writer(folder, random, row_ids=feed or random.random() < 0.5)
     for _ in range(random.randint(0, 5)):
         writer.step()
-    queries = [Query(_options(writer, feed, random), random) for _ in range(random.choice([1, 1, 2]))]
+    queries = [
+        Query(_options(writer, feed, random), random) for _ in range(random.choice([1, 1, 2]))
+    ]
     stopped: dict[int, str] = {}
     for _ in range(_STEPS):
         writer.step()
@@ -151,15 +153,13 @@ def _check_appends(writer: Writer, query: Query, stopped: str | None) -> None:
         wanted = {}
     first = query.begun.version + (whole or query.begun.index is None)
     for version in range(first, writer.newest + 1):
-        kind = writer.kinds[version]
-        if kind in ("append", "append late", "create"):
-            wanted[version] = writer.changes(version)
-        elif kind in ("compact", "index", "config", "append nothing"):
-            assert not writer.changes(version)
-        elif not (
-            options.skip_change_commits
-            or (options.ignore_deletes and kind in ("delete", "delete all"))
-        ):
+        changes = writer.changes(version)
+        kinds = {kind for kind, _ in changes}
+        replaced = writer.kinds[version] == "overwrite"
+        deleted = kinds == {"delete"} and not replaced
+        if not replaced and kinds <= {"insert"}:
+            wanted[version] = changes
+        elif not (options.skip_change_commits or (options.ignore_deletes and deleted)):
             refused = version
             break
     if refused is None:
