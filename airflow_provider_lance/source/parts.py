@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,8 +24,6 @@ __all__ = [
     "whole_fragments",
 ]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 @dataclass(frozen=True)
 class Part:
@@ -43,9 +40,10 @@ class Part:
 
 def commit_time(port: LanceDatasetPort) -> int:
     """Return when a version was committed, in microseconds since 1970 (UTC); no I/O."""
-    # pylance gives the host's local time without a zone, and marks the doubled hour by `fold`.
-    moment: Any = port.dataset.get_version()["timestamp"]
-    return int((moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1))
+    # pylance's public form is the host's local time without `fold`: an hour of each year, in which
+    # clocks go back, is then another hour on hosts in another time zone (14.0.2).
+    native: Any = port.dataset._ds
+    return int(native.current_version()["timestamp"]) // 1_000
 
 
 def table_rows(port: LanceDatasetPort) -> int:
