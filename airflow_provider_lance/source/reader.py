@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from airflow_provider_lance.exceptions import (
+    SchemaMismatchError,
+    SourceChangedError,
     SourceDataLossError,
     SpecError,
 )
@@ -194,10 +196,22 @@ class SourceReader:
     def _admit(
         self, port: LanceDatasetPort, start: SourceOffset, last: int, unlimited: bool
     ) -> SourceOffset:
-        """Take units from ``start`` on until a limit is reached; at least one if there is one."""
+        """Take units from ``start`` on until a limit is reached; at least one if there is one.
+
+        A version that the query may not pass over ends the epoch, and is refused by the next one.
+        """
         budget = Budget(self.options, unlimited=unlimited)
         end, rows, quiet = start, 0, 0
-        for change in self._history.walk(port, start, last):
+        changes = self._history.walk(port, start, last)
+        while not budget.is_spent() and quiet < 10 * _QUIET_VERSIONS:
+            try:
+                change = next(changes, None)
+            except (SourceChangedError, SchemaMismatchError):
+                if rows:
+                    break
+                raise
+            if change is None:
+                break
             first = self._first(change, start)
             taken = budget.take(change, first)
             if taken == first < change.units:
@@ -213,7 +227,7 @@ class SourceReader:
                 start=start.start if start.is_first else None,
             )
             quiet += not change.units
-            if not whole or budget.is_spent() or quiet >= 10 * _QUIET_VERSIONS:
+            if not whole:
                 break
         moved_on = rows or end.version == start.version or quiet >= _QUIET_VERSIONS
         return end if moved_on else start
