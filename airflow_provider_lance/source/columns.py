@@ -83,7 +83,7 @@ class SourceColumns:
         if not found:
             return
         ways = (
-            "Start the query again to read it with the columns that it has now"
+            "Load the dataset and start the query again to read it with the columns that it has now"
             if is_later
             else "Start the query with a new checkpointLocation and query id, which begins with a "
             "snapshot, or name other columns with the option columns"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from pathlib import Path
@@ -216,8 +217,8 @@ def test_progress_says_how_far_behind_the_query_is(
     )
     query = epochs.start()
     query.awaitTermination()
-    behind = [each["sources"][0]["latestOffset"] for each in query.recentProgress]
-    left = [each["rowsBehind"] for each in behind if each]
+    behind = [json.loads(each["sources"][0]["latestOffset"]) for each in query.recentProgress]
+    left = [each["rowsBehind"] for each in behind]
     assert left == sorted(left, reverse=True)
     assert left[-1] == 0
     assert behind[-1]["versionsBehind"] == 0

@@ -180,7 +180,7 @@ def test_a_restart_reads_on_with_a_column_that_was_added_empty(
     append(path, 5, 6)
     lance.dataset(path).add_columns(pa.schema([("w", pa.int64())]))
     lance.write_dataset(pa.table({"k": [6], "v": [6], "w": [1]}), path, mode="append")
-    with pytest.raises(SchemaMismatchError, match=r"version 3 .* w \(int64\) is new. Start the"):
+    with pytest.raises(SchemaMismatchError, match=r"version 3 .* w \(int64\) is new. Load the"):
         reading.epoch()
     reading.restart()
     assert [row for _, _, row in reading.rest()] == [{"k": 5, "v": 5}, {"k": 6, "v": 6, "w": 1}]
