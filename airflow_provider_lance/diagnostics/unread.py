@@ -61,7 +61,7 @@ def _effect(here: LanceDatasetPort | None, before: LanceDatasetPort | None) -> E
     if here is None:
         return Effect.RESTORE  # nobody can pass over it
     try:
-        found = effect_of(here, before)
+        found = effect_of(here, before, columns=here.dataset.schema.names)
     except SourceDataLossError:  # only the version before it would tell
         return Effect.RESTORE
     return Effect.NONE if found.effect is Effect.APPEND and not found.units else found.effect

@@ -18,6 +18,7 @@ from airflow_provider_lance.source.parts import (
     changed_rows,
     commit_time,
     first_file,
+    stored_values,
     summary,
     table_rows,
     whole_fragments,
@@ -55,6 +56,9 @@ _EFFECTS = {
 
 _SAME_FRAGMENTS = ("CreateIndex", "UpdateConfig", "Project")
 """Operations after which the table has exactly the same fragments."""
+
+_SAME_FILES = ("Append", "Delete", "Update", "Rewrite", "CreateIndex", "UpdateConfig")
+"""Operations after which a fragment that is still there has its files, unless they name it."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +106,17 @@ def effect_of(
     port: LanceDatasetPort,
     before: LanceDatasetPort | None,
     *,
+    columns: Sequence[str],
     feed: bool = False,
 ) -> VersionChange:
     """Return what a version changed.
 
     :param port: the dataset at the version.
     :param before: the dataset at the version before; ``None`` if it was cleaned up.
+    :param columns: the columns that are read; what happens to others is no change.
     :param feed: find the rows that an update or delete changed; needs stable row ids.
-    :raises SourceDataLossError: the version before is needed, and was cleaned up.
+    :raises SourceDataLossError: the version before is needed, and was cleaned up, or another
+        version has its number.
     """
     transaction = port.transaction(port.version)
     operation: Any = transaction.operation if transaction else None
@@ -118,16 +125,21 @@ def effect_of(
     if port.version == 1:
         rows = whole_fragments(port, port.dataset.fragment_ids(), ChangeType.INSERT, port)
         return VersionChange(*at, Effect.APPEND, name, rows, breaks_fragments=True)
+    if before is not None:
+        _check_descent(port, before, name, operation)
     effect = _EFFECTS.get(name, Effect.UNKNOWN)
+    if effect in (Effect.UPDATE, Effect.DELETE) and not _changes_fragments(operation):
+        effect = Effect.APPEND
     if effect in (Effect.NONE, Effect.UNKNOWN) and before is not None:
-        effect = _neutral(port, before, name)
+        effect = _neutral(port, before, name, columns)
     if effect is Effect.UNKNOWN and before is None:
         raise _needs_before(port, f"to tell what {name or 'it'} changed")
     parts: Sequence[Part] = ()
     if effect is Effect.APPEND:
-        parts = whole_fragments(port, _appended(port, operation), ChangeType.INSERT, port)
+        new = _new_fragments(operation)
+        parts = whole_fragments(port, _appended(port, new), ChangeType.INSERT, port)
         added = sum(part.units for part in parts)
-        said = sum(each.physical_rows for each in operation.fragments)
+        said = sum(each.physical_rows for each in new)
         if added != said or (before and table_rows(before) + added != table_rows(port)):
             effect, parts = Effect.UNKNOWN, ()
     elif feed and effect in (Effect.DELETE, Effect.UPDATE, Effect.OVERWRITE):
@@ -142,7 +154,9 @@ def effect_of(
             parts = found
         else:
             effect = Effect.UNKNOWN
-    breaks = effect is not Effect.APPEND and name not in _SAME_FRAGMENTS
+    # Columns that are renamed or dropped make values disappear from fragments that are the same.
+    same = name in _SAME_FRAGMENTS and before is not None and before.layout == port.layout
+    breaks = effect is not Effect.APPEND and not same
     return VersionChange(*at, effect, name, parts, breaks_fragments=breaks)
 
 
@@ -154,18 +168,61 @@ def _needs_before(port: LanceDatasetPort, why: str) -> SourceDataLossError:
     )
 
 
-def _neutral(port: LanceDatasetPort, before: LanceDatasetPort, name: str) -> Effect:
+def _changes_fragments(operation: Any) -> bool:
+    """Return whether an update or delete changed rows that were there before."""
+    gone = getattr(operation, "removed_fragment_ids", None) or getattr(
+        operation, "deleted_fragment_ids", None
+    )
+    return bool(operation.updated_fragments or gone)
+
+
+def _new_fragments(operation: Any) -> list[Any]:
+    """Return the fragments that an append, or an update that only inserts, added."""
+    if type(operation).__name__ == "Append":
+        return list(operation.fragments)
+    return list(getattr(operation, "new_fragments", ()))
+
+
+def _check_descent(
+    port: LanceDatasetPort, before: LanceDatasetPort, name: str, operation: Any
+) -> None:
+    """Refuse a version before that this one was not made from.
+
+    A commit that was paused may take the number of a version that was cleaned up meanwhile. Its
+    last fragment then has an id that this version gives to other rows.
+    """
+    last = max(before.dataset.fragment_ids(), default=None)
+    if last is None or name not in _SAME_FILES:
+        return
+    if name == "Update" and last in {each.id for each in operation.updated_fragments}:
+        return
+    here, there = first_file(port, last), first_file(before, last)
+    if here and here != there:
+        raise SourceDataLossError(
+            f"version {port.version} of {port.uri} was not made from the version {before.version} "
+            f"that is there now: its fragment {last} is {here}, not {there}. Version "
+            f"{before.version} was cleaned up, and a commit that had been paused took its number, "
+            "so the rows that it changed can no longer be read. Start the query with a new "
+            "checkpointLocation and query id: it begins with a snapshot of what the table holds now"
+        )
+
+
+def _neutral(
+    port: LanceDatasetPort, before: LanceDatasetPort, name: str, columns: Sequence[str]
+) -> Effect:
     """Return whether a version changed no rows: a compaction keeps their number, others all."""
     if name == "Rewrite":
-        return Effect.NONE if table_rows(port) == table_rows(before) else Effect.UNKNOWN
-    same = summary(port) == summary(before)
-    ids = port.dataset.fragment_ids() == before.dataset.fragment_ids()
-    return Effect.NONE if same and ids else Effect.UNKNOWN
+        same = table_rows(port) == table_rows(before)
+    elif name in _SAME_FRAGMENTS:
+        ids = port.dataset.fragment_ids() == before.dataset.fragment_ids()
+        same = ids and summary(port) == summary(before)
+    else:
+        same = stored_values(port, columns) == stored_values(before, columns)
+    return Effect.NONE if same else Effect.UNKNOWN
 
 
-def _appended(port: LanceDatasetPort, operation: Any) -> list[int]:
-    """Return the ids of an append's fragments: the last ones, by the names of their files."""
-    added = list(operation.fragments)
+def _appended(port: LanceDatasetPort, added: Sequence[Any]) -> list[int]:
+    """Return the ids of added fragments: the last ones, by the names of their files."""
     ids = list(port.dataset.fragment_ids())[-len(added) :] if added else []
     files = {each.files[0].path for each in added if each.files}
     return [number for number in ids if first_file(port, number) in files]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,12 +20,14 @@ class SourceColumns:
     """The columns of one query, as the newest version had them when it started.
 
     ``chosen`` says that the user named them; then columns that are added later are no matter.
+    ``ids`` are Lance's numbers of the columns, by name: a column that is renamed keeps its own.
     """
 
     uri: str
     version: int
     schema: pa.Schema
     chosen: bool
+    ids: Mapping[str, int]
 
     @classmethod
     def of(cls, port: LanceDatasetPort, names: Sequence[str] = ()) -> SourceColumns:
@@ -41,7 +43,7 @@ class SourceColumns:
                 f"columns={','.join(names)} names {missing}, and {port.uri} has {schema.names}"
             )
         kept = [schema.field(name) for name in names] if names else list(schema)
-        return cls(port.uri, port.version, pa.schema(kept), bool(names))
+        return cls(port.uri, port.version, pa.schema(kept), bool(names), _ids(port))
 
     @property
     def names(self) -> list[str]:
@@ -49,7 +51,7 @@ class SourceColumns:
         return list(self.schema.names)
 
     def check(self, port: LanceDatasetPort) -> None:
-        """Refuse a version in which a column has another type, or that adds or lacks one.
+        """Refuse a version in which a column has another type or name, or that adds or lacks one.
 
         A version from before the query's start may lack a column that was added since, if nulls
         may take its place.
@@ -59,12 +61,19 @@ class SourceColumns:
         theirs = port.dataset.schema
         is_later = port.version > self.version
         found: list[str] = []
+        names = {number: name for name, number in _ids(port).items()}
         for field in self.schema:
             if field.name not in theirs.names:
-                if is_later or not field.nullable:
+                if named := names.get(self.ids[field.name]):
+                    found.append(f"{field.name} is named {named}")
+                elif is_later or not field.nullable:
                     found.append(f"{field.name} ({field.type}) is missing")
-            elif theirs.field(field.name).type != field.type:
-                found.append(f"{field.name} is {theirs.field(field.name).type}, not {field.type}")
+                continue
+            other = theirs.field(field.name)
+            if other.type != field.type:
+                found.append(f"{field.name} is {other.type}, not {field.type}")
+            elif other.nullable and not field.nullable:
+                found.append(f"{field.name} may be null")
         if is_later and not self.chosen:
             found += [
                 f"{field.name} ({field.type}) is new"
@@ -74,7 +83,7 @@ class SourceColumns:
         if not found:
             return
         ways = (
-            "Start the query again to read it with the columns that it has now"
+            "Load the dataset and start the query again to read it with the columns that it has now"
             if is_later
             else "Start the query with a new checkpointLocation and query id, which begins with a "
             "snapshot, or name other columns with the option columns"
@@ -83,3 +92,7 @@ class SourceColumns:
             f"version {port.version} of {self.uri} has other columns than version {self.version}, "
             f"with which this query started: {'; '.join(found)}. {ways}"
         )
+
+
+def _ids(port: LanceDatasetPort) -> dict[str, int]:
+    return {field.name(): field.id() for field in port.dataset.lance_schema.fields()}

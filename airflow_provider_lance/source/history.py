@@ -73,7 +73,7 @@ class SourceHistory:
         """
         port = self.newest_seen
         fresh = self.open()
-        if port is not None and port.version <= fresh.version:
+        if port is not None:
             same = fresh if port.version == fresh.version else fresh.at(port.version)
             if same is None or commit_time(same) != commit_time(port):
                 self._changes.clear()
@@ -161,7 +161,7 @@ class SourceHistory:
                 if start and here.version > 1:
                     before = here.at(here.version - 1)
                 feed = self.options.read_change_feed
-                change = effect_of(here, before, feed=feed)
+                change = effect_of(here, before, columns=self.columns.names, feed=feed)
                 self._changes[key] = self._accepted(here, change)
         return self._changes[key]
 

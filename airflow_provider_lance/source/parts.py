@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +18,11 @@ __all__ = [
     "changed_rows",
     "commit_time",
     "first_file",
+    "stored_values",
     "summary",
     "table_rows",
     "whole_fragments",
 ]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,10 @@ class Part:
 
 def commit_time(port: LanceDatasetPort) -> int:
     """Return when a version was committed, in microseconds since 1970 (UTC); no I/O."""
-    # pylance gives the host's local time without a zone, and marks the doubled hour by `fold`.
-    moment: Any = port.dataset.get_version()["timestamp"]
-    return int((moment.astimezone(UTC) - _EPOCH) // timedelta(microseconds=1))
+    # pylance's public form is the host's local time without `fold`: an hour of each year, in which
+    # clocks go back, is then another hour on hosts in another time zone (14.0.2).
+    native: Any = port.dataset._ds
+    return int(native.current_version()["timestamp"]) // 1_000
 
 
 def table_rows(port: LanceDatasetPort) -> int:
@@ -62,6 +61,27 @@ def first_file(port: LanceDatasetPort, number: int) -> str:
     fragment = port.dataset.get_fragment(number)
     files = fragment.data_files() if fragment else []
     return str(files[0].path) if files else ""
+
+
+def stored_values(port: LanceDatasetPort, columns: Iterable[str]) -> dict[int, object]:
+    """Return where each fragment has the values of some columns; equal: no value has changed."""
+    chosen = set(columns)
+    ids = {
+        number
+        for each in port.dataset.lance_schema.fields()
+        if each.name() in chosen
+        for number in _field_ids(each)
+    }
+    found: dict[int, object] = {}
+    for fragment in port.dataset.get_fragments():
+        data: Any = fragment.metadata
+        files = [each.path for each in data.files if ids & set(each.fields)]
+        found[data.id] = (files, data.physical_rows, data.deletion_file, repr(data.overlays))
+    return found
+
+
+def _field_ids(field: Any) -> list[int]:
+    return [field.id(), *(number for each in field.children() for number in _field_ids(each))]
 
 
 def whole_fragments(

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from airflow_provider_lance.exceptions import (
+    SchemaMismatchError,
+    SourceChangedError,
     SourceDataLossError,
     SpecError,
 )
@@ -76,8 +78,11 @@ class SourceReader:
                 f"startingVersion={number} is in the future: the newest version of {port.uri} is "
                 f"{port.version}. Give startingVersion=latest to read what comes next"
             )
-        here = self._history.at(port, number, f"startingVersion={number}")
-        transaction = here.transaction(number)
+        return self._before(self._history.at(port, number, f"startingVersion={number}"))
+
+    def _before(self, here: LanceDatasetPort) -> SourceOffset:
+        """Return the position from which what a version changed is read."""
+        transaction = here.transaction(here.version)
         # What an overwrite replaced was never read, so its rows are read as a snapshot.
         is_overwrite = transaction and type(transaction.operation).__name__ == "Overwrite"
         return self._offset(here, index=0, is_snapshot=bool(is_overwrite))
@@ -173,7 +178,7 @@ class SourceReader:
                 f"of {port.uri} that was not cleaned up, {found.version}. Give "
                 f"startingVersion={found.version}, or leave it out to begin with a snapshot"
             )
-        return self._offset(found, index=0)
+        return self._before(found)
 
     def _offset(
         self, port: LanceDatasetPort, index: int | None = None, is_snapshot: bool = False
@@ -188,10 +193,22 @@ class SourceReader:
     def _admit(
         self, port: LanceDatasetPort, start: SourceOffset, last: int, unlimited: bool
     ) -> SourceOffset:
-        """Take units from ``start`` on until a limit is reached; at least one if there is one."""
+        """Take units from ``start`` on until a limit is reached; at least one if there is one.
+
+        A version that the query may not pass over ends the epoch, and is refused by the next one.
+        """
         budget = Budget(self.options, unlimited=unlimited)
         end, rows, quiet = start, 0, 0
-        for change in self._history.walk(port, start, last):
+        changes = self._history.walk(port, start, last)
+        while not budget.is_spent() and quiet < 10 * _QUIET_VERSIONS:
+            try:
+                change = next(changes, None)
+            except (SourceChangedError, SchemaMismatchError):
+                if rows:
+                    break
+                raise
+            if change is None:
+                break
             first = self._first(change, start)
             taken = budget.take(change, first)
             if taken == first < change.units:
@@ -206,7 +223,7 @@ class SourceReader:
                 self.options.read_change_feed,
             )
             quiet += not change.units
-            if not whole or budget.is_spent() or quiet >= 10 * _QUIET_VERSIONS:
+            if not whole:
                 break
         moved_on = rows or end.version == start.version or quiet >= _QUIET_VERSIONS
         return end if moved_on else start

@@ -7,7 +7,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_lance.exceptions import DatasetRestoredError
+from airflow_provider_lance.exceptions import (
+    DatasetRestoredError,
+    SourceDataLossError,
+    StorageUnavailableError,
+)
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.lance_errors import named_panics, reading
 
@@ -110,6 +114,7 @@ def read_slices(
     """Yield the rows of slices in order, in Arrow batches with the columns that the version has.
 
     :raises DatasetRestoredError: another dataset is in its place.
+    :raises SourceDataLossError: a data file is missing.
     :raises DatasetNotFoundError, StorageUnavailableError: as
         :func:`~airflow_provider_lance.protocol.dataset.open_dataset`.
     """
@@ -120,11 +125,27 @@ def read_slices(
         known = set(port.dataset.schema.names)
         batches = _read(port, each, [name for name in columns if name in known])
         while True:
-            with named_panics(uri), reading(uri):
-                batch = next(batches, None)
+            try:
+                with named_panics(uri), reading(uri):
+                    batch = next(batches, None)
+            except StorageUnavailableError as error:
+                raise _missing_file(each, uri, error) or error from error
             if batch is None:
                 break
             yield each, batch
+
+
+def _missing_file(
+    part: Slice, uri: str, error: StorageUnavailableError
+) -> SourceDataLossError | None:
+    """Return the error for a file that a version names and that is not there."""
+    if "Not found:" not in str(error):
+        return None
+    return SourceDataLossError(
+        f"version {part.version} of {uri} lacks a file of its fragment {part.fragment}: {error}. "
+        "Lance's cleanup did not remove it: it removes the version first. Put the file back, or "
+        "start the query with a new checkpointLocation and query id at a later version"
+    )
 
 
 def _read(port: LanceDatasetPort, part: Slice, columns: list[str]) -> Iterator[pa.RecordBatch]:

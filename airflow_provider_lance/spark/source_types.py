@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.types as pt
+from pyspark.sql import types
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -34,8 +35,10 @@ _SAME = (
     pt.is_float32,
     pt.is_float64,
     pt.is_date32,
+    pt.is_null,
 )
 _MOST_DIGITS = 38
+_HAS_TIME = hasattr(types, "TimeType")
 
 
 def spark_schema(schema: pa.Schema, path: str) -> StructType:
@@ -79,6 +82,8 @@ def _plain(kind: pa.DataType) -> pa.DataType | None:
         return pa.timestamp("us", kind.tz and "UTC")
     if pt.is_duration(kind):
         return pa.duration("us")
+    if pt.is_time(kind) and _HAS_TIME:
+        return pa.time64("ns")
     if pt.is_decimal(kind) and kind.precision <= _MOST_DIGITS and kind.scale >= 0:
         return pa.decimal128(kind.precision, kind.scale)
     return _nested(kind)
