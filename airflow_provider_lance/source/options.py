@@ -45,7 +45,8 @@ class SourceOptions(Options):
     """The source's options, by the names that users type; Spark ignores their case.
 
     - ``path``: the dataset, absolute; required.
-    - ``columns``: the columns to read; by default all of them.
+    - ``columns``: the columns to read; by default those that a stream's ``sql`` needs, without
+      one all of them.
     - ``startingVersion``: the first version whose changes are read, or ``latest``; by default the
       query reads the newest version as a snapshot, then what later versions change.
     - ``startingTimestamp``: read what versions since this time (ISO 8601, UTC by default) changed.

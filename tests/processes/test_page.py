@@ -76,6 +76,21 @@ def test_a_live_stream(site: Site, known: list[RegisteredDataset], live: Live) -
     assert re.search(row, shown), shown
 
 
+def test_a_stream_that_reads_lance(site: Site, known: list[RegisteredDataset], live: Live) -> None:
+    known.append(RegisteredDataset(live.uri))
+    end = {"version": 7, "timestamp": 1, "index": 300, "snapshot": True, "sourceVersion": 1}
+    behind = {"versionsBehind": 2, "rowsBehind": 1200, "secondsBehind": 34.0}
+    live.progress = {"sources": [{"endOffset": end, "latestOffset": end | behind}]}
+    live.commit(1)
+    Path(live.checkpoint, "offsets", "1").write_text(f"v1\n{{}}\n{json.dumps(end)}")
+    shown = words(detail(site).text)
+    assert "1,200 (2 versions, 34 s) behind" in shown
+    position = "row 300 of the snapshot of version 7"
+    facts = f"rows behind 1,200 source {position} versions behind 2 oldest unread version 34 s ago"
+    assert facts in shown
+    assert f'{{"logOffset": 0}} {position}' in shown
+
+
 def test_the_charts(site: Site, known: list[RegisteredDataset], live: Live) -> None:
     known.append(RegisteredDataset(live.uri))
     for epoch_id in range(1, 6):

@@ -169,6 +169,7 @@ class Live(Supervised):
         self.driver = self.process()
         self.committer = self.owner(here(self.driver))
         self.recent: list[dict[str, Any]] = []
+        self.progress: dict[str, Any] | None = None
         self.done(0)
 
     def done(self, epoch_id: int) -> None:
@@ -190,6 +191,7 @@ class Live(Supervised):
         )
         self.beat(
             recent=self.recent,
+            progress=self.progress,
             driver={
                 "token": 1,
                 "runId": "run",
