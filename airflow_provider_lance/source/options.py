@@ -40,6 +40,15 @@ def _moment(value: Any) -> datetime:
     return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
 
+def _consumer(value: Any) -> str:
+    try:
+        return require_query_id(value)
+    except SpecError:
+        raise ValueError(
+            "up to 128 letters, digits, '.', '_' and '-', the first a letter or digit"
+        ) from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(Options):
     """The source's options, by the names that users type; Spark ignores their case.
@@ -70,7 +79,7 @@ class SourceOptions(Options):
     read_change_feed: bool = option(forms.flag, False, name="readChangeFeed")
     ignore_deletes: bool = option(forms.flag, False, name="ignoreDeletes")
     skip_change_commits: bool = option(forms.flag, False, name="skipChangeCommits")
-    consumer_id: str | None = option(require_query_id, None, name="consumerId")
+    consumer_id: str | None = option(_consumer, None, name="consumerId")
 
     what = "options of the lance source"
 

@@ -63,6 +63,8 @@ def spark_schema(schema: pa.Schema, path: str) -> StructType:
 
 def _plain(kind: pa.DataType) -> pa.DataType | None:
     """Return the type in which Spark reads an Arrow type; ``None`` if it has none."""
+    if isinstance(kind, pa.BaseExtensionType):  # such as Lance's blobs; some cannot be hashed
+        return None
     if wider := _WIDER.get(kind):
         return wider
     if any(is_same(kind) for is_same in _SAME):

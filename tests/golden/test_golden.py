@@ -19,6 +19,7 @@ from airflow_provider_lance.protocol.codec import decode_query, decode_stamp, ke
 from airflow_provider_lance.protocol.consumers import read_consumers
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import NO_EPOCH, EpochStamp, QueryState
+from airflow_provider_lance.protocol.source_offset import SourceOffset
 from airflow_provider_lance.provider_info import get_provider_info
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spec.job import JobSpec
@@ -143,6 +144,12 @@ def test_the_transaction_of_an_epoch_is_read(later: dict[str, str]) -> None:
         version=57,
         ends=written.ENDS,
     )
+
+
+@LATER_TOO
+def test_the_offsets_of_a_source_are_read(changed: Any) -> None:
+    found = tuple(SourceOffset.from_json(changed(each)) for each in read("source-offsets"))
+    assert found == written.SOURCE_OFFSETS
 
 
 @LATER_TOO

@@ -32,7 +32,7 @@ from airflow_provider_lance.protocol.model import (
     OwnerState,
     StopNote,
 )
-from airflow_provider_lance.protocol.source_offset import SourceOffset
+from airflow_provider_lance.protocol.source_offset import NOT_BEGUN, SourceOffset
 from airflow_provider_lance.spec.job import JobSpec
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.health import StreamState
@@ -76,6 +76,12 @@ CONSUMER = Consumer(
     "s3://lake/hourly.lance",
     "s3://lake/checkpoints/hourly",
     skip_change_commits=True,
+)
+SOURCE_OFFSETS = (
+    NOT_BEGUN,
+    SourceOffset(41, 1_795_096_800_000_000, index=0, snapshot=True),
+    SourceOffset(42, 1_795_096_860_000_000, index=500, change_feed=True),
+    SourceOffset(57, 1_795_096_920_000_000),
 )
 ENDS = EndOffsets.of(['{"orders":{"0":4711,"1":4690}}'])
 EPOCH = Epoch(
@@ -236,6 +242,7 @@ WRITERS: dict[str, Callable[[], Any]] = {
     "config-released": lambda: config(RELEASED),
     "config-stop": lambda: config(OWNER, NOTE),
     "config-consumer": lambda: position_updates(CONSUMER),
+    "source-offsets": lambda: [each.to_json() for each in SOURCE_OFFSETS],
     "summary": SUMMARY.to_json,
     "job-spec": lambda: json.loads(JobSpec.parse(JOB).dumps()),
     "maintenance-spec": lambda: json.loads(MaintenanceSpec.loads(json.dumps(MAINTENANCE)).dumps()),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -26,6 +27,7 @@ _OPERATIONS = {
     "append nothing": 1,
     "append late": 2,
     "upsert": 5,
+    "upsert late": 2,
     "insert by merge": 1,
     "update some columns": 2,
     "update": 3,
@@ -160,6 +162,19 @@ class Writer:
         merge = self._merge().when_matched_update_all().when_not_matched_insert_all()
         if rows:
             merge.execute(self._table(rows))
+
+    def _upsert_late(self) -> None:
+        """Commit an upsert that was begun before another commit; Lance may refuse it."""
+        rows = [self._row(key) for key in self._some()] + self._fresh(self._random.randint(0, 2))
+        if not rows:
+            return
+        merge = self._merge().when_matched_update_all().when_not_matched_insert_all()
+        transaction, _ = merge.execute_uncommitted(self._table(rows))
+        other = self._random.choice(["append", "delete", "config", "compact"])
+        getattr(self, f"_{other}")()
+        self._note(other)
+        with suppress(OSError):  # a conflict
+            lance.LanceDataset.commit(self.dataset, transaction, max_retries=0)
 
     def _insert_by_merge(self) -> None:
         rows = self._fresh(self._random.randint(1, 4))

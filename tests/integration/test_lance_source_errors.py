@@ -178,6 +178,12 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
         "DatasetRestoredError",
         "the dataset at {path} is not the one that this query has read: version 1 was committed",
     ),
+    "dropped": (shutil.rmtree, "DatasetNotFoundError", "no Lance dataset at {path}"),
+    "restored": (
+        lambda path: (append(path, 10, 11), lance.dataset(path, version=1).restore()),
+        "DatasetRestoredError",
+        "version 3 of {path} restores an older version (Restore)",
+    ),
     "cleaned up": (
         lambda path: (
             append(path, 10, 11),

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.source_offset import SourceOffset
+from airflow_provider_lance.protocol.source_offset import NOT_BEGUN, SourceOffset
 from airflow_provider_lance.source.columns import SourceColumns
 from airflow_provider_lance.source.options import SourceOptions
 from airflow_provider_lance.source.reader import SourceReader
@@ -29,7 +29,7 @@ class Reading:
 
     def __init__(self, path: Path, **options: str) -> None:
         self.options = SourceOptions.parse({"path": str(path), **options})
-        self.position: SourceOffset | None = None
+        self.position = NOT_BEGUN
         self.restart()
 
     def restart(self) -> None:
@@ -39,9 +39,8 @@ class Reading:
 
     def epoch(self) -> list[Read] | None:
         """Read one epoch; `None` if nothing is new."""
-        start = self.position or self.reader.initial()
-        end = self.reader.latest(start)
-        if end == self.position:
+        start, end = self.position, self.reader.latest(self.position)
+        if end == start:
             return None
         self.position = end
         return self.read(start, end)
