@@ -165,13 +165,13 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "delete": (
         lambda path: lance.dataset(path).delete("k = 1"),
         "SourceChangedError",
-        "version 2 of {path} deletes rows (Delete), and the stream reads appended rows. Choose: "
+        "version {newest} of {path} deletes rows (Delete), and the stream reads appended rows. Choose: "
         "ignoreDeletes=true",
     ),
     "overwrite": (
         lambda path: lance.write_dataset(numbers(0, 1), path, mode="overwrite"),
         "SourceChangedError",
-        "version 2 of {path} overwrites all rows (Overwrite)",
+        "version {newest} of {path} overwrites all rows (Overwrite)",
     ),
     "recreated": (
         lambda path: (shutil.rmtree(path), lance.write_dataset(numbers(0, 3), path)),
@@ -182,7 +182,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "restored": (
         lambda path: (append(path, 10, 11), lance.dataset(path, version=1).restore()),
         "DatasetRestoredError",
-        "version 3 of {path} restores an older version (Restore)",
+        "version {newest} of {path} restores an older version (Restore)",
     ),
     "cleaned up": (
         lambda path: (
@@ -195,9 +195,13 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "no file": (
         lambda path: (append(path, 10, 11), [each.unlink() for each in (path / "data").iterdir()]),
         "SourceDataLossError",
-        "version 2 of {path} lacks a file of its fragment 1",
+        "version {newest} of {path} lacks a file of its fragment 1",
     ),
 }
+
+
+def _versions(path: Path) -> list[int]:
+    return [each["version"] for each in lance.dataset(path).versions()] if path.exists() else []
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -207,9 +211,10 @@ def test_what_happens_to_the_dataset_between_two_runs_ends_the_job_with_its_name
     assert run(spark, job(path, tmp_path)).reason is EndReason.FINISHED
     happens, error, message = CHANGES[change]
     happens(path)
+    newest = max(_versions(path), default=0)
     summary = failed(spark, job(path, tmp_path))
     assert summary.error == error, summary.message
-    assert message.format(path=path) in str(summary.message)
+    assert message.format(path=path, newest=newest) in str(summary.message)
     assert lance.dataset(tmp_path / "table.lance").count_rows() == 10
 
 
