@@ -165,8 +165,8 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "delete": (
         lambda path: lance.dataset(path).delete("k = 1"),
         "SourceChangedError",
-        "version {next} of {path} deletes rows (Delete), and the stream reads appended rows. Choose: "
-        "ignoreDeletes=true",
+        "version {next} of {path} deletes rows (Delete), and the stream reads appended rows. "
+        "Choose: ignoreDeletes=true",
     ),
     "overwrite": (
         lambda path: lance.write_dataset(numbers(0, 1), path, mode="overwrite"),
