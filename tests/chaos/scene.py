@@ -26,6 +26,12 @@ NOW, FOREVER = "availableNow", "0 seconds"
 """Triggers: read what is there and end, or wait for more."""
 
 
+def newest_entry(log: Path) -> int:
+    """Return the newest epoch of one of Spark's logs, -1 if there is none."""
+    names = [path.name for path in log.iterdir()] if log.is_dir() else []
+    return max((int(name) for name in names if name.isdigit()), default=NO_EPOCH)
+
+
 @dataclass
 class Scene:
     """One station at work.
@@ -163,17 +169,12 @@ class Scene:
     @property
     def planned(self) -> int:
         """Return the newest epoch that Spark has planned, -1 if none."""
-        return self._newest("offsets")
+        return newest_entry(self.checkpoint / "offsets")
 
     @property
     def committed(self) -> int:
         """Return the newest epoch that Spark has logged as done, -1 if none."""
-        return self._newest("commits")
-
-    def _newest(self, log: str) -> int:
-        folder = self.checkpoint / log
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        return max((int(name) for name in names if name.isdigit()), default=NO_EPOCH)
+        return newest_entry(self.checkpoint / "commits")
 
     def rows(self, port: LanceDatasetPort) -> list[Row]:
         """Return the rows of a version, as a reader who knows nothing of streams finds them."""

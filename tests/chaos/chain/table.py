@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_lance.protocol.dataset import open_dataset
-from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.protocol.source_offset import SourceOffset
+from airflow_provider_lance.source.columns import SourceColumns
+from airflow_provider_lance.source.options import SourceOptions
+from airflow_provider_lance.source.reader import SourceReader
 from tests.chaos.input import Row
+from tests.chaos.scene import newest_entry
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,16 @@ class Table:
 
     def newest(self, log: str) -> int:
         """Return the newest epoch of one of Spark's logs, -1 if there is none."""
-        folder = self.checkpoint / log
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        return max((int(name) for name in names if name.isdigit()), default=NO_EPOCH)
+        return newest_entry(self.checkpoint / log)
 
     def end(self, epoch: int) -> dict[str, object]:
         """Return where an epoch's only source ends, in Spark's log."""
         lines = (self.checkpoint / "offsets" / str(epoch)).read_text().splitlines()
         found: dict[str, object] = json.loads(lines[2])
         return found
+
+    def is_read_to(self, position: SourceOffset) -> bool:
+        """Return whether no rows come after a position of a query that reads the dataset."""
+        options = {"path": self.uri, "readChangeFeed": position.change_feed}
+        columns = SourceColumns.of(open_dataset(self.uri))
+        return SourceReader(SourceOptions.parse(options), columns).lag(position).rows == 0
