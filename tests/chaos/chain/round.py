@@ -45,7 +45,7 @@ PATIENCE_SECONDS = 100.0
 WORK_SECONDS = 4.0
 """After so long, a driver that shall die in its release is asked to stop."""
 
-DRAIN_SECONDS = 400.0
+DRAIN_SECONDS = 900.0
 END_SECONDS = 90.0
 SLOW_MACHINE = "Python worker failed to connect back"
 """How Spark ends a query whose Python worker took more than ten seconds to start."""
