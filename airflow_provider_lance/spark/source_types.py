@@ -48,7 +48,8 @@ def spark_schema(schema: pa.Schema, path: str) -> StructType:
     """
     found, refused = [], []
     for field in schema:
-        kind = None if (field.metadata or {}).get(_BLOB) else _plain(field.type)
+        is_blob = (field.metadata or {}).get(_BLOB)
+        kind = None if is_blob else _plain(field.type, nullable=field.nullable)
         if kind is None:
             refused.append(f"{field.name} ({field.type})")
         else:
@@ -61,8 +62,12 @@ def spark_schema(schema: pa.Schema, path: str) -> StructType:
     return from_arrow_schema(pa.schema(found))
 
 
-def _plain(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type in which Spark reads an Arrow type; ``None`` if it has none."""
+def _plain(kind: pa.DataType, *, nullable: bool) -> pa.DataType | None:
+    """Return the type in which Spark reads an Arrow type; ``None`` if it has none.
+
+    Within a value that may be null, everything may be: Arrow has nulls below a null, and does not
+    cast them to a type without nulls.
+    """
     if isinstance(kind, pa.BaseExtensionType):  # such as Lance's blobs; some cannot be hashed
         return None
     if wider := _WIDER.get(kind):
@@ -70,7 +75,7 @@ def _plain(kind: pa.DataType) -> pa.DataType | None:
     if any(is_same(kind) for is_same in _SAME):
         return kind
     if pt.is_dictionary(kind):
-        return _plain(kind.value_type)
+        return _plain(kind.value_type, nullable=nullable)
     if pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind):
         return pa.string()
     if (
@@ -88,21 +93,24 @@ def _plain(kind: pa.DataType) -> pa.DataType | None:
         return pa.time64("ns")
     if pt.is_decimal(kind) and kind.precision <= _MOST_DIGITS and kind.scale >= 0:
         return pa.decimal128(kind.precision, kind.scale)
-    return _nested(kind)
+    return _nested(kind, nullable)
 
 
-def _nested(kind: pa.DataType) -> pa.DataType | None:
+def _nested(kind: pa.DataType, nullable: bool) -> pa.DataType | None:
+    def inner(name: str, field: pa.Field) -> pa.Field | None:
+        may_be_null = nullable or field.nullable
+        found = _plain(field.type, nullable=may_be_null)
+        return None if found is None else pa.field(name, found, may_be_null)
+
     if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
-        item = _plain(kind.value_type)
-        return item and pa.list_(pa.field("element", item, kind.value_field.nullable))
+        item = inner("element", kind.value_field)
+        return None if item is None else pa.list_(item)
     if pt.is_map(kind):
-        key, value = _plain(kind.key_type), _plain(kind.item_type)
-        return key and value and pa.map_(key, pa.field("value", value, kind.item_field.nullable))
+        key, value = _plain(kind.key_type, nullable=False), inner("value", kind.item_field)
+        return None if key is None or value is None else pa.map_(key, value)
     if pt.is_struct(kind):
-        kinds = [(field, _plain(field.type)) for field in kind]
-        if any(each is None for _, each in kinds):
-            return None
-        return pa.struct([pa.field(field.name, each, field.nullable) for field, each in kinds])
+        fields = [inner(field.name, field) for field in kind]
+        return None if any(each is None for each in fields) else pa.struct(fields)
     return None
 
 

@@ -59,6 +59,18 @@ def test_what_the_sink_can_store_is_read_with_the_same_type_and_values(
     assert found.schema.equals(utc_arrow_schema(spark_schema(found.schema, "")))
 
 
+_MIDNIGHT = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+_NOON = _MIDNIGHT.replace(hour=12)
+
+
+def test_field_that_is_never_null_is_read_below_a_null(tmp_path: Path) -> None:
+    inner = pa.struct([pa.field("n", pa.int16(), nullable=False)])
+    values = [[(_MIDNIGHT, None), (_NOON, {"n": 1})], None]
+    column = pa.array(values, pa.map_(pa.timestamp("us", "America/New_York"), inner))
+    lance.write_dataset(pa.table({"m": column}), tmp_path)
+    assert as_spark(tmp_path)["m"].to_pylist() == values
+
+
 _MORNING = dt.datetime(2026, 3, 29, 2, 30, 0, 1)
 VALUES: dict[str, pa.Array] = {
     "u8": pa.array([0, 255, None], pa.uint8()),
