@@ -13,7 +13,7 @@ from tests.support.processes import finish, python
 from tests.support.searches import search
 
 
-@search(10, 150)
+@search(10, 60)
 def test_every_query_reads_what_each_version_changed_once(tmp_path: Path, examples: int) -> None:
     tally = run.histories(examples, seed=7_000 + examples, folder=tmp_path)
     assert not tally.wrong, "\n\n".join(f"{seed}\n{trace}" for seed, trace in tally.wrong.items())

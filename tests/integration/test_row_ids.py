@@ -312,7 +312,7 @@ class History:
                 open_dataset(self.uri).commit(Overwrite(fragments))
 
 
-@search(quick=15, full=250)
+@search(quick=15, full=60)
 def test_random_histories_keep_ids_unique_and_show_every_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, examples: int
 ) -> None:
