@@ -191,7 +191,8 @@ class LanceEpochEventTrigger(BaseEventTrigger):
                     _say_unanswered(teller, error)
                     continue
                 found = describe(snapshot.watermark)
-                teller.say(found, logging.INFO, "Watching for %s. %s", self.condition, found)
+                said = "Watching for %s. %s uri=%s"
+                teller.say(found, logging.INFO, said, self.condition, found, self.uri)
                 if advance and self.condition.is_met(advance):
                     yield TriggerEvent(self._payload(advance, snapshot))
                     count.start(advance.to)
