@@ -247,9 +247,10 @@ def test_lance_chain(airflow: Airflow) -> None:
     assert kill_driver(data / "chain_landing.lance", "chain_landing")
     # Payment 1 costs more, 2 was in another hour, 4 arrives late and is older than what is there.
     pay(folder, "2.json", (1, 11.0, 8, 5), (2, 20.0, 10, 5), (5, 50.0, 9, 5))
+    # The next driver owns the query from its first commit on.
     airflow.wait_for(
         "a driver to kill",
-        lambda: kill_driver(data / "chain_cleaned.lance", "chain_cleaned"),
+        lambda: kill_driver(data / "chain_landing.lance", "chain_landing"),
         seconds=400,
     )
     pay(folder, "3.json", (4, 99.0, 9, 0))
