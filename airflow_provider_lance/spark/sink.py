@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import SpecError
@@ -18,18 +17,15 @@ from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import refuse_corrupt
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.protocol.epoch_plan import EpochPlan
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.lance_errors import named_panics
-from airflow_provider_lance.protocol.model import EndOffsets, Epoch, utc_now
 from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.spark.active_query import (
-    ActiveQuery,
     find_active_query,
     refuse_another_query,
 )
 from airflow_provider_lance.spark.autocompact import AutoCompaction
-from airflow_provider_lance.spark.epoch_writer import EpochWriter
+from airflow_provider_lance.spark.epoch_runner import EpochRunner
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
 from airflow_provider_lance.spark.start import (
@@ -40,10 +36,9 @@ from airflow_provider_lance.spark.start import (
     trigger_seconds,
     wait_for_end,
 )
-from airflow_provider_lance.spark.streaming_plan import quoted, refuse_loop
+from airflow_provider_lance.spark.streaming_plan import refuse_loop
 from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.tuning import spare_size_checks
-from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import report_location
 
@@ -103,9 +98,7 @@ class LanceSink:
         self._on_step = on_step
         self._compaction = AutoCompaction(self.options.auto_compact_every, self.options.query_id)
         self._schema: pa.Schema | None = None
-        self._as_is = False
-        self._writer: EpochWriter | None = None
-        self._query: ActiveQuery | None = None
+        self._runner: EpochRunner | None = None
         self._closed = threading.Event()
         self._turn = threading.Lock()
 
@@ -186,7 +179,6 @@ class LanceSink:
         options = self.options
         port = open_target(df, options)
         self._schema = port.dataset.schema
-        self._as_is = df.columns == self._schema.names and not options.delete_when
         files = HadoopFiles(spark, options.checkpoint_location)
 
         def look() -> Any:
@@ -261,90 +253,21 @@ class LanceSink:
         if self.session is None:  # used directly: what :meth:`start` sets may differ
             refuse_another_query(classic_session(df), self.options, epoch_id)
         session = self.session or self._prepare(df, streaming=False)
-        if self._writer is None:
+        if self._runner is None:
             driver = driver_of(df.sparkSession, self.options, self.launch_id, self.launched_by)
             session.identify(driver)
-            self._query = find_active_query(df.sparkSession, driver.checkpoint_id)
-            self._writer = EpochWriter(self._task(driver.run_id))
+            assert self._schema is not None
+            self._runner = EpochRunner(
+                self.options,
+                session,
+                self._schema,
+                run_id=driver.run_id,
+                query=find_active_query(df.sparkSession, driver.checkpoint_id),
+                compaction=self._compaction,
+            )
             spare_size_checks(df)
-        plan = session.begin(epoch_id)
-        if plan.decision is Decision.FULL_COMMIT:
-            return self._write_and_commit(df, plan, session)
-        # Computed and discarded: stateful operators must commit their state for every epoch, and
-        # Spark checks that they did (STATE_STORE_COMMIT_VALIDATION_FAILED).
-        df.write.format("noop").mode("overwrite").save()
-        plan.finish()
-        return EpochReport(epoch_id, plan.decision, version=session.port.version)
-
-    def _write_and_commit(
-        self, df: DataFrame, plan: EpochPlan, session: DriverSession
-    ) -> EpochReport:
-        started_at, began, epoch_id = utc_now(), time.perf_counter(), plan.epoch_id
-        port: Any = plan.port
-        assert self._writer is not None
-        written = self._writer.write(self._projected(df), port.dataset)
-        write_ms = (time.perf_counter() - began) * 1000
-        mode = self.options.commit_mode
-        replaces = mode.effect.replaces_all and port.dataset.get_fragments()
-        if not written.rows and not replaces:
-            plan.finish(self._ends(epoch_id))
-            return EpochReport(epoch_id, None, write_ms=write_ms, version=session.port.version)
-        epoch = Epoch(
-            epoch_id=epoch_id,
-            mode=mode,
-            fragments=written.fragments,
-            rows=written.rows,
-            deletes=written.deletes,
-            bytes=written.bytes,
-            started_at=started_at,
-            keys=written.keys,
-            lookup=written.lookup,
-            merge_keys=self.options.merge_keys,
-            ends=self._ends(epoch_id),
-        )
-        if mode.effect.strict:
-            self._compaction.give_way()
-        result = plan.commit(epoch)
-        if not self.closed:
+        report = self._runner.run(df, epoch_id)
+        if report.decision is Decision.FULL_COMMIT and not self.closed:
+            port: Any = session.port
             self._compaction.epoch_done(epoch_id, port, session.owner)
-        return EpochReport(
-            epoch_id=epoch_id,
-            decision=result.decision,
-            rows=written.rows,
-            deletes=written.deletes,
-            fragments=len(written.fragments),
-            bytes=written.bytes,
-            write_ms=write_ms,
-            commit_ms=result.commit_ms,
-            version=result.version,
-        )
-
-    def _ends(self, epoch_id: int) -> EndOffsets | None:
-        """Return where Spark's memory says that the epoch ends; ``None`` if it does not say."""
-        lines = self._query.end_offsets(epoch_id) if self._query else None
-        return EndOffsets.of(lines) if lines else None
-
-    def _task(self, run_id: str) -> WriteTask:
-        assert self._schema is not None
-        options = self.options
-        return WriteTask(
-            uri=options.uri,
-            run_id=run_id,
-            schema=self._schema,
-            small_epoch_rows=options.small_epoch_rows,
-            target_rows_per_fragment=options.target_rows_per_fragment,
-            merge_keys=options.merge_keys,
-            flagged=options.delete_when is not None,
-            replace_invalid_text=options.replace_invalid_text,
-            storage_options=dict(options.storage_options),
-        )
-
-    def _projected(self, df: DataFrame) -> DataFrame:
-        """Select the dataset's columns in its order, and the value of `deleteWhen` for the row."""
-        if self._as_is:
-            return df  # each column of a select is a round trip to the JVM
-        assert self._schema is not None
-        columns = [F.col(quoted(name)) for name in self._schema.names]
-        if self.options.delete_when:
-            columns.append(F.expr(self.options.delete_when).alias(DELETE_FLAG))
-        return df.select(*columns)
+        return report

@@ -1,0 +1,133 @@
+"""What the sink does with one micro-batch: write its rows, commit them, report it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from airflow_provider_lance.protocol.decision import Decision
+from airflow_provider_lance.protocol.epoch_plan import EpochPlan
+from airflow_provider_lance.protocol.model import EndOffsets, Epoch, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
+from airflow_provider_lance.spark.active_query import ActiveQuery
+from airflow_provider_lance.spark.autocompact import AutoCompaction
+from airflow_provider_lance.spark.epoch_writer import EpochWriter
+from airflow_provider_lance.spark.run_metrics import EpochReport
+from airflow_provider_lance.spark.streaming_plan import quoted
+from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
+from airflow_provider_lance.spec.sink_options import SinkOptions
+
+__all__ = ["EpochRunner"]
+
+
+class EpochRunner:
+    """Writes and commits the micro-batches of one run into the dataset of its session."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        session: DriverSession,
+        schema: pa.Schema,
+        *,
+        run_id: str,
+        query: ActiveQuery | None,
+        compaction: AutoCompaction,
+    ) -> None:
+        """Store the arguments; no I/O.
+
+        :param schema: the dataset's.
+        :param query: Spark's memory of the query, which knows where an epoch ends.
+        :param compaction: gives way to an epoch that must see all other commits.
+        """
+        self._options, self._session, self._schema = options, session, schema
+        self._query, self._compaction = query, compaction
+        self._writer = EpochWriter(_task(options, schema, run_id))
+        self._as_is: bool | None = None
+
+    def run(self, df: DataFrame, epoch_id: int) -> EpochReport:
+        """Write and commit one micro-batch, or skip it if it is committed already.
+
+        :raises LanceStreamError: see :meth:`.EpochWriter.write` and :meth:`.EpochPlan.commit`.
+        """
+        plan = self._session.begin(epoch_id)
+        if plan.decision is Decision.FULL_COMMIT:
+            return self._write_and_commit(df, plan)
+        # Computed and discarded: stateful operators must commit their state for every epoch, and
+        # Spark checks that they did (STATE_STORE_COMMIT_VALIDATION_FAILED).
+        df.write.format("noop").mode("overwrite").save()
+        plan.finish()
+        return EpochReport(epoch_id, plan.decision, version=self._session.port.version)
+
+    def _write_and_commit(self, df: DataFrame, plan: EpochPlan) -> EpochReport:
+        started_at, began, epoch_id = utc_now(), time.perf_counter(), plan.epoch_id
+        port: Any = plan.port
+        written = self._writer.write(self._projected(df), port.dataset)
+        write_ms = (time.perf_counter() - began) * 1000
+        mode, ends = self._options.commit_mode, self._ends(epoch_id)
+        replaces = mode.effect.replaces_all and port.dataset.get_fragments()
+        if not written.rows and not replaces:
+            plan.finish(ends)
+            version = self._session.port.version
+            return EpochReport(epoch_id, None, write_ms=write_ms, version=version)
+        epoch = Epoch(
+            epoch_id=epoch_id,
+            mode=mode,
+            fragments=written.fragments,
+            rows=written.rows,
+            deletes=written.deletes,
+            bytes=written.bytes,
+            started_at=started_at,
+            keys=written.keys,
+            lookup=written.lookup,
+            merge_keys=self._options.merge_keys,
+            ends=ends,
+        )
+        if mode.effect.strict:
+            self._compaction.give_way()
+        result = plan.commit(epoch)
+        return EpochReport(
+            epoch_id=epoch_id,
+            decision=result.decision,
+            rows=written.rows,
+            deletes=written.deletes,
+            fragments=len(written.fragments),
+            bytes=written.bytes,
+            write_ms=write_ms,
+            commit_ms=result.commit_ms,
+            version=result.version,
+        )
+
+    def _ends(self, epoch_id: int) -> EndOffsets | None:
+        """Return where Spark's memory says that the epoch ends; ``None`` if it does not say."""
+        lines = self._query.end_offsets(epoch_id) if self._query else None
+        return EndOffsets.of(lines) if lines else None
+
+    def _projected(self, df: DataFrame) -> DataFrame:
+        """Select the dataset's columns in its order, and the value of `deleteWhen` for the row."""
+        delete_when = self._options.delete_when
+        if self._as_is is None:
+            self._as_is = df.columns == self._schema.names and not delete_when
+        if self._as_is:
+            return df  # each column of a select is a round trip to the JVM
+        columns = [F.col(quoted(name)) for name in self._schema.names]
+        if delete_when:
+            columns.append(F.expr(delete_when).alias(DELETE_FLAG))
+        return df.select(*columns)
+
+
+def _task(options: SinkOptions, schema: pa.Schema, run_id: str) -> WriteTask:
+    return WriteTask(
+        uri=options.uri,
+        run_id=run_id,
+        schema=schema,
+        small_epoch_rows=options.small_epoch_rows,
+        target_rows_per_fragment=options.target_rows_per_fragment,
+        merge_keys=options.merge_keys,
+        flagged=options.delete_when is not None,
+        replace_invalid_text=options.replace_invalid_text,
+        storage_options=dict(options.storage_options),
+    )
