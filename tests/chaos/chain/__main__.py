@@ -67,10 +67,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _line(result: RoundResult) -> str:
     slow = f", {result.slow} ended by Spark's time-outs" if result.slow else ""
+    again = f", {result.restarted} by an error that a restart ends" if result.restarted else ""
     tail = f" WRONG: {result.wrong}" if result.wrong else ""
     return (
         f"chain {result.number}: {result.kills.total()} kills, {result.epochs} epochs, "
-        f"{result.rows} rows in {result.seconds:.0f} s{slow}{tail}"
+        f"{result.rows} rows in {result.seconds:.0f} s{slow}{again}{tail}"
     )
 
 

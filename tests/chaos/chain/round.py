@@ -68,6 +68,8 @@ class RoundResult:
     duplicated: int = 0
     slow: int = 0
     """Drivers that Spark ended because the machine was too slow."""
+    restarted: int = 0
+    """Drivers that gave up, as a supervisor would start them again."""
     seconds: float = 0.0
     wrong: str = ""
 
@@ -216,6 +218,8 @@ class Chain:
     def _end(self, slot: Slot, end: End, result: RoundResult, *right: Manner) -> None:
         if SLOW_MACHINE in end.message:
             result.slow += 1
+        elif end.manner is Manner.GAVE_UP:
+            result.restarted += 1
         elif end.manner not in right:
             what = f"the driver of {slot.link.name} {end.manner}: {end.error} {end.message}"
             result.wrong = result.wrong or what
