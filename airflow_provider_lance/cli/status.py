@@ -88,6 +88,7 @@ def numbers(status: Status) -> list[tuple[str, str]]:
         ("behind", behind),
         ("rows/s", None if None in rates else f"{rates[0]:,.0f} in, {rates[1]:,.0f} processed"),
         ("dataset", f"{_count(status.rows)} rows in {_count(status.fragments)} fragments"),
+        ("not met", formatting.unmet(status.checks) if status.checks else None),
         ("owner", None if status.token is None else f"token {status.token}, {status.owner_state}"),
         ("driver", status.driver),
         ("launch", f"{status.launch_id}{by}" if status.launch_id else None),

@@ -29,6 +29,7 @@ from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import EpochStamp, QueryState
 from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.protocol.row_checks import RowChecks
 
 __all__ = ["EpochRow", "EpochTable", "VersionMark", "read_epochs"]
 
@@ -50,7 +51,8 @@ class EpochRow(JsonRecord):
     ``duration_ms`` runs from the epoch's start in the sink to the moment its commit was sent.
     ``batch_ms`` is Spark's whole trigger; ``write_ms`` and ``commit_ms`` are the sink's. Offsets
     are one JSON text per source. ``spark_committed`` says whether Spark logged it as done.
-    ``bytes`` are those of the rows as Arrow data in memory.
+    ``bytes`` are those of the rows as Arrow data in memory. ``checks`` counts the rows that did not
+    land, and what the expectations found.
     """
 
     epoch: int
@@ -71,6 +73,7 @@ class EpochRow(JsonRecord):
     run_id: str
     token: int
     generation: int
+    checks: RowChecks
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,7 @@ def _row(
         run_id=stamp.run_id,
         token=stamp.token,
         generation=stamp.generation,
+        checks=stamp.checks,
     )
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["ago", "is_later", "lasted", "seconds_since", "size", "unread"]
+from airflow_provider_lance.protocol.row_checks import RowChecks
+
+__all__ = ["ago", "is_later", "lasted", "seconds_since", "size", "unmet", "unread"]
 
 _UNITS = (("days", 86_400), ("h", 3600), ("min", 60))
 
@@ -37,6 +39,21 @@ def unread(rows: float | None, versions: float | None, seconds: float | None) ->
     if rows is None:
         return late
     return f"{rows:,.0f} ({late})" if late else f"{rows:,.0f}"
+
+
+def unmet(checks: RowChecks) -> str:
+    """Return the expectations that rows did not meet, and what became of the rows.
+
+    Empty if all rows met all expectations and landed.
+    """
+    parts = [
+        f"{name} {each.unmet:,} of {each.met + each.unmet:,}"
+        for name, each in checks.expectations.items()
+        if each.unmet
+    ]
+    gone = {"dropped": checks.dropped, "quarantined": checks.quarantined}
+    parts += [f"{count:,} {word}" for word, count in gone.items() if count]
+    return ", ".join(parts)
 
 
 def ago(moment: str | None, now: datetime) -> str:

@@ -17,6 +17,7 @@ from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.supervision.liveness import DriverObservation
 
@@ -31,7 +32,8 @@ class Status(JsonRecord):
 
     ``state`` is a :class:`~airflow_provider_lance.supervision.health.StreamState` or ``unknown``,
     ``driver`` is ``host:pid``, times are ISO 8601. A Lance source also has a ``source_position``,
-    how far it is read. ``healthy`` means that no finding is an error or
+    how far it is read. ``checks`` counts what the expectations found in the newest driver's run.
+    ``healthy`` means that no finding is an error or
     worse.
     """
 
@@ -58,6 +60,7 @@ class Status(JsonRecord):
     heartbeat_at: str | None = None
     rows: int | None = None
     fragments: int | None = None
+    checks: RowChecks | None = None
     input_rows_per_second: float | None = None
     processed_rows_per_second: float | None = None
     findings: tuple[Finding, ...] = ()
@@ -133,6 +136,7 @@ def status(
         heartbeat_at=heartbeat.time if heartbeat else None,
         rows=rows,
         fragments=fragments,
+        checks=heartbeat.checks if heartbeat and heartbeat.checks else None,
         input_rows_per_second=_progress(driver, "inputRowsPerSecond") if running else None,
         processed_rows_per_second=_progress(driver, "processedRowsPerSecond") if running else None,
         findings=tuple(findings),

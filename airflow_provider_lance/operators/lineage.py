@@ -22,6 +22,7 @@ from airflow_provider_lance.operators.specification import (
     resolved_source,
 )
 from airflow_provider_lance.protocol.decoding import shown
+from airflow_provider_lance.protocol.row_checks import RowChecks
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -119,15 +120,43 @@ class StreamLineage:
             seen |= {"versionBefore": result.before, "versionAfter": after, "rows": result.rows}
             made = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
             statistics["outputStatistics"] = made(rowCount=result.rows)
+        checks = _checks(summary)
+        if checks:
+            seen |= checks.to_json()
         source, read = self.source, storage if is_lance(self.source) else {}
         with suppress(LanceStreamError):
             source = resolved_source(source, self.source_hook)
         return OperatorLineage(
-            inputs=[InputDataset(*names, facets=dict(read)) for names in source_names(source)],
+            inputs=[
+                InputDataset(*names, facets=dict(read), inputFacets=_assertions(checks))
+                for names in source_names(source)
+            ],
             outputs=[OutputDataset(namespace, name, facets=facets, outputFacets=statistics)],
             run_facets={_FACET: RunFacet().with_additional_properties(**seen)},
             job_facets={"sql": sql_job.SQLJobFacet(query=self.sql)} if self.sql else {},
         )
+
+
+def _checks(summary: Mapping[str, Any]) -> RowChecks:
+    """Return what a summary says of the expectations; nothing if it says nothing that is valid."""
+    try:
+        return RowChecks.read_json(summary.get("checks") or {})
+    except ValueError:
+        return RowChecks()
+
+
+def _assertions(checks: RowChecks) -> dict[str, Any]:
+    """Return the facet of data quality: each expectation, and whether all rows met it."""
+    from openlineage.client.facet_v2 import data_quality_assertions_dataset as quality
+
+    assertions = [
+        quality.Assertion(assertion=name, success=not each.unmet)
+        for name, each in checks.expectations.items()
+    ]
+    if not assertions:
+        return {}
+    facet = quality.DataQualityAssertionsDatasetFacet(assertions=assertions)
+    return {"dataQualityAssertions": facet}
 
 
 def source_names(source: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:

@@ -47,6 +47,7 @@ from airflow_provider_lance.protocol.model import (
     QueryState,
     StopNote,
 )
+from airflow_provider_lance.protocol.row_checks import RowChecks
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -283,6 +284,7 @@ def encode_stamp(
         "streaming.startedAt": epoch.started_at,
         "streaming.durationMs": str(duration_ms),
         **encode_ends(epoch.ends),
+        **epoch.checks.encode(),
     }
 
 
@@ -327,6 +329,7 @@ def decode_stamp(properties: Mapping[str, str], query_id: str, version: int) -> 
         started_at=field("startedAt", moment),
         version=version,
         ends=origin.read(properties, read_ends),
+        checks=origin.read(properties, RowChecks.decode),
         **{
             name: field(word, partial(whole_text, least=least))
             for word, (name, least) in _WHOLE_STAMP.items()

@@ -9,6 +9,8 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Self
 
+from airflow_provider_lance.protocol.row_checks import RowChecks
+
 __all__ = [
     "NO_EPOCH",
     "DoneEpoch",
@@ -198,6 +200,7 @@ class EpochStamp:
     """An epoch's description in the transaction properties of its commit.
 
     ``bytes`` are those of the rows as Arrow data in memory; the files are usually smaller.
+    ``rows`` are those that landed; ``checks`` has those that did not.
     ``duration_ms`` runs from the epoch's start to the moment its commit was sent.
     """
 
@@ -216,6 +219,7 @@ class EpochStamp:
     duration_ms: int
     version: int = 0
     ends: EndOffsets | None = None
+    checks: RowChecks = RowChecks()
 
     @property
     def committed_at(self) -> str:
@@ -257,7 +261,8 @@ class Epoch:
     """One micro-batch, written and ready to commit.
 
     ``fragments`` are what the port's writer returned. ``keys`` is the upsert's table of key
-    columns, ``None`` in the other modes; ``lookup`` is what the writer found of them, if it looked.
+    columns, ``None`` in the other modes and if nothing is added or deleted; ``lookup`` is what the
+    writer found of them, if it looked.
     """
 
     epoch_id: int
@@ -271,3 +276,4 @@ class Epoch:
     deletes: int = 0
     ends: EndOffsets | None = None
     lookup: Any = None
+    checks: RowChecks = RowChecks()

@@ -79,6 +79,8 @@ def change_for(epoch: Epoch) -> Change:
             return Append(epoch.fragments)
         case OutputMode.COMPLETE:
             return Overwrite(epoch.fragments)
+        case OutputMode.UPDATE if epoch.keys is None:
+            return Append(epoch.fragments)  # no row landed; the commit carries the epoch's counts
         case OutputMode.UPDATE:
             return Upsert(epoch.fragments, epoch.keys, epoch.merge_keys, epoch.lookup)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_lance.exceptions import RowsRefusedError
+from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.protocol.row_ids import KeyLookup, known_first
 from airflow_provider_lance.spark.casts import with_negative_zeros
 from airflow_provider_lance.spark.writer import WriteTask
@@ -20,7 +21,10 @@ __all__ = ["CollectedFragments", "gather", "gather_rows"]
 
 @dataclass(frozen=True)
 class CollectedFragments:
-    """A written epoch: its fragments, and an upsert's keys and lookup as the port takes them."""
+    """A written epoch: its fragments, and an upsert's keys and lookup as the port takes them.
+
+    ``rows`` are those that land; ``checks`` has those that do not.
+    """
 
     fragments: list[Any]
     keys: pa.Table | None
@@ -28,6 +32,7 @@ class CollectedFragments:
     deletes: int
     bytes: int
     lookup: KeyLookup | None = None
+    checks: RowChecks = RowChecks()
 
 
 def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedFragments:
@@ -43,13 +48,15 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedF
     doomed: list[pa.Table] = []
     small: list[pa.Table] = []
     rows = deletes = size = 0
+    checks = RowChecks()
     for message in messages:
-        rows += message.rows
         if message.refusal is not None:
             raise RowsRefusedError(message.refusal)
         if message.data is not None:
             small.append(_from_ipc(message.data))
             continue
+        rows += message.rows
+        checks += RowChecks.decode(json.loads(message.checks))
         deletes, size = deletes + message.deletes, size + message.bytes
         fragments += [
             FragmentMetadata.from_json(json.dumps(each)) for each in json.loads(message.fragments)
@@ -61,12 +68,13 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedF
     if small:
         rest = _write_here(pa.concat_tables(small), task, dataset)
         fragments += rest.fragments
-        deletes, size = deletes + rest.deletes, size + rest.bytes
+        rows, deletes, size = rows + rest.rows, deletes + rest.deletes, size + rest.bytes
+        checks += rest.checks
         if rest.keys is not None:
             added.append(rest.keys)  # no rows of fragments follow, so its deletes may stand there
         lookup = rest.lookup
     all_keys = pa.concat_tables(added + doomed) if added else None
-    return CollectedFragments(fragments, _usable(all_keys), rows, deletes, size, lookup)
+    return CollectedFragments(fragments, _usable(all_keys), rows, deletes, size, lookup, checks)
 
 
 def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
@@ -79,6 +87,7 @@ def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragm
 
 
 def _write_here(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
+    rows, checks = task.sieve.sift(rows)
     added, doomed = task.split(rows)
     keys = lookup = None
     if names := list(task.merge_keys):
@@ -90,7 +99,7 @@ def _write_here(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragm
             keys = pa.concat_tables([added.select(names), *others])
     fragments = task.write(added.to_reader(), dataset) if added.num_rows else []
     deletes = doomed.num_rows if doomed is not None else 0
-    return CollectedFragments(fragments, keys, rows.num_rows, deletes, added.nbytes, lookup)
+    return CollectedFragments(fragments, keys, rows.num_rows, deletes, added.nbytes, lookup, checks)
 
 
 def _from_ipc(content: bytes) -> pa.Table:

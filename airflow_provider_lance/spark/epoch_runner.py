@@ -17,6 +17,7 @@ from airflow_provider_lance.spark.active_query import ActiveQuery
 from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.run_metrics import EpochReport
+from airflow_provider_lance.spark.sieve import Sieve
 from airflow_provider_lance.spark.streaming_plan import quoted
 from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
 from airflow_provider_lance.spec.sink_options import SinkOptions
@@ -69,7 +70,7 @@ class EpochRunner:
         write_ms = (time.perf_counter() - began) * 1000
         mode, ends = self._options.commit_mode, self._ends(epoch_id)
         replaces = mode.effect.replaces_all and port.dataset.get_fragments()
-        if not written.rows and not replaces:
+        if not written.rows and not written.checks and not replaces:
             plan.finish(ends)
             version = self._session.port.version
             return EpochReport(epoch_id, None, write_ms=write_ms, version=version)
@@ -81,10 +82,11 @@ class EpochRunner:
             deletes=written.deletes,
             bytes=written.bytes,
             started_at=started_at,
-            keys=written.keys,
+            keys=written.keys if written.rows else None,
             lookup=written.lookup,
             merge_keys=self._options.merge_keys,
             ends=ends,
+            checks=written.checks,
         )
         if mode.effect.strict:
             self._compaction.give_way()
@@ -99,6 +101,7 @@ class EpochRunner:
             write_ms=write_ms,
             commit_ms=result.commit_ms,
             version=result.version,
+            checks=written.checks,
         )
 
     def _ends(self, epoch_id: int) -> EndOffsets | None:
@@ -107,15 +110,18 @@ class EpochRunner:
         return EndOffsets.of(lines) if lines else None
 
     def _projected(self, df: DataFrame) -> DataFrame:
-        """Select the dataset's columns in its order, and the value of `deleteWhen` for the row."""
+        """Select the dataset's columns in its order, and the values of all conditions."""
         delete_when = self._options.delete_when
         if self._as_is is None:
-            self._as_is = df.columns == self._schema.names and not delete_when
+            evaluated = delete_when or self._options.expectations
+            self._as_is = df.columns == self._schema.names and not evaluated
         if self._as_is:
             return df  # each column of a select is a round trip to the JVM
         columns = [F.col(quoted(name)) for name in self._schema.names]
         if delete_when:
             columns.append(F.expr(delete_when).alias(DELETE_FLAG))
+        for name, condition in self._writer.task.sieve.columns:
+            columns.append(F.expr(condition).alias(name))
         return df.select(*columns)
 
 
@@ -129,5 +135,6 @@ def _task(options: SinkOptions, schema: pa.Schema, run_id: str) -> WriteTask:
         merge_keys=options.merge_keys,
         flagged=options.delete_when is not None,
         replace_invalid_text=options.replace_invalid_text,
+        sieve=Sieve(options.expectations),
         storage_options=dict(options.storage_options),
     )

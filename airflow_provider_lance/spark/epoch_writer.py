@@ -55,7 +55,8 @@ class EpochWriter:
         """
         began = time.monotonic()
         written = self._directly(df, dataset, began) or self._on_executors(df, dataset)
-        self._forecast.note(began, Size(written.rows, written.bytes))
+        taken = written.checks.dropped + written.checks.quarantined
+        self._forecast.note(began, Size(written.rows + taken, written.bytes))
         return written
 
     def _directly(self, df: DataFrame, dataset: Any, began: float) -> CollectedFragments | None:

@@ -89,6 +89,7 @@ class HeartbeatWriter:
                 "commitMs": round(last.commit_ms, 1) if last else None,
                 "epochs": sink.totals.epochs,
                 "totalRows": sink.totals.rows,
+                "checks": sink.totals.checks.to_json(),
                 "watermark": session.watermark if session else None,
                 "committedAt": session.committed_at if session else None,
             },

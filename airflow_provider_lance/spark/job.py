@@ -271,6 +271,7 @@ def _summary(
         error=type(error).__name__ if error else None,
         message=message_of(error) if error else hangs,
         stopped_by=(request.by or None) if request else None,
+        checks=totals.checks,
     )
 
 

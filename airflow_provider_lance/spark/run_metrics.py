@@ -11,6 +11,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import utc_now
+from airflow_provider_lance.protocol.row_checks import RowChecks
 
 __all__ = ["EpochHistory", "EpochReport", "RunMetrics", "WatchedTotals"]
 
@@ -31,6 +32,7 @@ class EpochReport:
     write_ms: float = 0.0
     commit_ms: float = 0.0
     version: int = 0
+    checks: RowChecks = RowChecks()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class RunMetrics:
     rows: int = 0
     deletes: int = 0
     skipped: int = 0
+    checks: RowChecks = RowChecks()
     first_epoch: int | None = None
     last_epoch: int | None = None
 
@@ -56,6 +59,7 @@ class RunMetrics:
             epochs=self.epochs + 1,
             rows=self.rows + report.rows,
             deletes=self.deletes + report.deletes,
+            checks=self.checks + report.checks,
             first_epoch=first,
             last_epoch=report.epoch_id,
         )
@@ -81,6 +85,7 @@ class EpochHistory:
             "fragments": report.fragments,
             "writeMs": round(report.write_ms, 1),
             "commitMs": round(report.commit_ms, 1),
+            **({"checks": report.checks.to_json()} if report.checks else {}),
             "at": utc_now(),
         }
         self._epochs = (*self._epochs, epoch)[-_KEPT:]

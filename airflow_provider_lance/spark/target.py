@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.types as pt
-from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType
 
 from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
@@ -28,6 +24,8 @@ from airflow_provider_lance.spark.columns import (
     folding,
     refuse_collated_keys,
 )
+from airflow_provider_lance.spark.conditions import columns_of_condition, refuse_unrepeatable
+from airflow_provider_lance.spark.sieve import FLAG
 from airflow_provider_lance.spark.writer import DELETE_FLAG
 from airflow_provider_lance.spec.sink_options import SinkOptions
 
@@ -45,10 +43,11 @@ def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
     :raises StorageUnavailableError: the store did not answer, or it could not be created.
     :raises SchemaMismatchError: the stream's columns do not fit or cannot be written, or a merge
         key is not a column or cannot be compared.
-    :raises SpecError: ``deleteWhen`` is not a boolean condition over the stream, or ``changeFeed``
-        is on and the dataset has no stable row ids.
+    :raises SpecError: ``deleteWhen`` or an expectation is not a boolean condition over the stream,
+        an expectation's may change on a replay, or ``changeFeed`` is on and the dataset has no
+        stable row ids.
     """
-    extra = _read_by_condition(df, options)
+    extra = _read_by_conditions(df, options)
     port = _existing(options)
     if port:
         schema = port.dataset.schema
@@ -109,6 +108,12 @@ def _check_keys(df: DataFrame, schema: pa.Schema, options: SinkOptions) -> None:
         raise SchemaMismatchError(
             f"column {taken[0]!r} has the name under which deleteWhen is evaluated: rename it in "
             "sql, with AS, or leave deleteWhen out"
+        )
+    taken = [name for name in schema.names if folded(name).startswith(FLAG)]
+    if options.expectations and taken:
+        raise SchemaMismatchError(
+            f"column {taken[0]!r} has a name under which expectations are evaluated: rename it in "
+            "sql, with AS"
         )
 
 
@@ -177,16 +182,13 @@ def _created_after_all(options: SinkOptions, error: Exception) -> LanceDatasetPo
         ) from error
 
 
-def _read_by_condition(df: DataFrame, options: SinkOptions) -> tuple[str, ...]:
-    """Check deleteWhen and return the columns that it reads: the dataset need not have those."""
-    if not options.delete_when:
-        return ()
-    try:
-        evaluated = df.select(F.expr(options.delete_when))
-    except (AnalysisException, ParseException) as error:
-        raise SpecError(f"deleteWhen cannot be read: {str(error).splitlines()[0]}") from None
-    kind = evaluated.schema[0].dataType
-    if not isinstance(kind, BooleanType):
-        raise SpecError(f"deleteWhen must be a boolean condition, it is {kind.simpleString()}")
-    found: Any = evaluated._jdf.queryExecution().analyzed().references().toSeq()
-    return tuple(str(found.apply(number).name()) for number in range(found.size()))
+def _read_by_conditions(df: DataFrame, options: SinkOptions) -> tuple[str, ...]:
+    """Check the conditions and return the columns they read: the dataset need not have those."""
+    names: list[str] = []
+    if options.delete_when:
+        names += columns_of_condition(df, options.delete_when, "deleteWhen")
+    for each in options.expectations:
+        what = f"expectations: the condition of {each.name!r}"
+        names += columns_of_condition(df, each.condition, what)
+        refuse_unrepeatable(df, each.condition, what)
+    return tuple(names)

@@ -27,8 +27,10 @@ from airflow_provider_lance.protocol.dataset import (
     open_dataset,
 )
 from airflow_provider_lance.protocol.lance_errors import is_panic, reading, write_error
+from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.protocol.row_ids import KeyLookup, known_first, look_up
 from airflow_provider_lance.spark.casts import conform, one_form_of_floats
+from airflow_provider_lance.spark.sieve import Sieve
 
 __all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]
 
@@ -37,9 +39,12 @@ DELETE_FLAG = "__lance_delete"
 
 MESSAGE_SCHEMA = """
     rows LONG, deletes LONG, bytes LONG,
-    data BINARY, fragments STRING, keys BINARY, refusal STRING
+    data BINARY, fragments STRING, keys BINARY, refusal STRING, checks STRING
 """
-"""One message per task: `data`, or `fragments` and in an upsert `keys`, or a `refusal`."""
+"""One message per task: `data`, or `fragments` and in an upsert `keys`, or a `refusal`.
+
+`checks` are the counts of its expectations, where the task has sifted the rows itself.
+"""
 
 _INLINE_BYTES = 2 * 1024 * 1024
 """The most that one task may send to the driver: 400 tasks stay below spark.driver.maxResultSize.
@@ -64,6 +69,7 @@ class WriteTask:
     merge_keys: tuple[str, ...] = ()
     flagged: bool = False
     replace_invalid_text: bool = False
+    sieve: Sieve = Sieve()
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -110,6 +116,7 @@ class WriteTask:
             bytes=counted.bytes,
             fragments=json.dumps([fragment.to_json() for fragment in fragments]),
             keys=_to_ipc(pa.concat_tables(counted.keys)) if self.merge_keys else None,
+            checks=json.dumps(counted.checks.encode()),
         )
 
     def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
@@ -185,6 +192,7 @@ class _Counted:
     def __init__(self, task: WriteTask) -> None:
         self._task = task
         self.rows = self.bytes = 0
+        self.checks = RowChecks()
         self.refusal: RowsRefusedError | None = None
         self._added: list[pa.Table] = []
         self._doomed: list[pa.Table] = []
@@ -202,11 +210,13 @@ class _Counted:
     def conformed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             try:
-                added, doomed = self._task.split(pa.Table.from_batches([batch]))
+                rows, checks = self._task.sieve.sift(pa.Table.from_batches([batch]))
+                added, doomed = self._task.split(rows)
             except RowsRefusedError as error:
                 self.refusal = error
                 raise
-            self.rows += batch.num_rows
+            self.rows += rows.num_rows
+            self.checks += checks
             self.bytes += added.nbytes
             if doomed is not None:
                 self._doomed.append(doomed)
@@ -239,6 +249,7 @@ def _message(**values: Any) -> pa.RecordBatch:
         "fragments": pa.string(),
         "keys": pa.binary(),
         "refusal": pa.string(),
+        "checks": pa.string(),
     }
     return pa.record_batch(
         [pa.array([values.get(name)], kind) for name, kind in columns.items()], list(columns)

@@ -15,6 +15,7 @@ from airflow_provider_lance.protocol.dataset import CACHE_BYTES
 from airflow_provider_lance.protocol.json_codec import Options
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.protocol.option_parsers import option, switch
+from airflow_provider_lance.spec.expectations import Action, Expectation, expectations
 from airflow_provider_lance.supervision.driver_reports import report_location
 
 __all__ = ["SinkOptions"]
@@ -43,6 +44,9 @@ class SinkOptions(Options):
     - ``changeFeed``: the dataset has stable row ids, which a change feed needs: it is created with
       them, and one without them is refused.
     - ``invalidText``: ``refuse`` text that is not UTF-8, or ``replace`` its wrong bytes by U+FFFD.
+    - ``expectations``: SQL conditions over the stream's columns, counted in each epoch's commit,
+      and what happens to a row that does not meet one: ``warn``, ``drop``, ``quarantine`` or
+      ``fail``.
     - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
     - ``onHistoryGap``: ``fail``, ``committed:<epoch>@<version>`` or ``missing:<epoch>@<version>``.
     - ``onRestore``: ``fail`` or ``accept:<first>-<last>``, the epochs that a restored version took
@@ -66,6 +70,7 @@ class SinkOptions(Options):
     change_feed: bool = option(forms.flag, False, name="changeFeed")
     vector_sizes: Mapping[str, int] = option(forms.vector_sizes, dict, name="vectorSizes")
     replace_invalid_text: bool = switch("refuse", "replace", name="invalidText")
+    expectations: tuple[Expectation, ...] = option(expectations, (), name="expectations")
     new_generation: bool = switch("fail", "newGeneration", name="onCheckpointChange")
     on_restore: OnRestore = option(OnRestore.parse, OnRestore(), name="onRestore", write=str)
     on_history_gap: OnHistoryGap = option(
@@ -102,6 +107,8 @@ class SinkOptions(Options):
             )
         if self.delete_when and not self.merge_keys:
             raise SpecError("deleteWhen needs mergeKeys: rows are deleted by their keys")
+        if any(each.action is Action.QUARANTINE for each in self.expectations):
+            raise SpecError("expectations: the action 'quarantine' is not available yet")
         checkpoint = self.checkpoint_location
         if forms.contains(self.uri, checkpoint):
             raise SpecError(

@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.protocol.decoding import Reader
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import utc_now
+from airflow_provider_lance.protocol.row_checks import RowChecks
 
 __all__ = [
     "EndReason",
@@ -53,7 +55,8 @@ class EndReason(StrEnum):
 class Summary(JsonRecord):
     """The end of one launch. Epochs and rows are those that this driver committed itself.
 
-    ``rows`` counts what was read into those epochs, including the rows that delete; ``deletes``
+    ``rows`` counts the rows that landed in those epochs, including the rows that delete; ``checks``
+    counts those that did not, and what the expectations found; ``deletes``
     counts those that delete, whether they matched a row or not. ``first_epoch`` and ``last_epoch``
     are ``None`` if it committed none, ``watermark`` is -1 if no driver has committed any.
     ``version`` is the dataset's version after its last commit; ``error`` is a class name of
@@ -80,6 +83,9 @@ class Summary(JsonRecord):
     error: str | None = None
     message: str | None = None
     stopped_by: str | None = None
+    checks: RowChecks = RowChecks()
+
+    json_readers: ClassVar[Mapping[str, Reader]] = {"checks": RowChecks.read_json}
 
 
 def new_launch_id() -> str:

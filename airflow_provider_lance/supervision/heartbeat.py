@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
 
+from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.protocol.source_offset import SourceOffset
 
 __all__ = ["Heartbeat"]
@@ -22,7 +23,8 @@ class Heartbeat:
 
     ``behind`` counts the records or files that the sources have not read. Lance sources also say
     how many versions that are, and how many seconds ago the oldest of them was committed.
-    ``position`` is how far those sources are read, as text.
+    ``position`` is how far those sources are read, as text. ``checks`` counts what the expectations
+    found in the driver's run.
     """
 
     time: str
@@ -40,6 +42,7 @@ class Heartbeat:
     versions_behind: float | None = None
     seconds_behind: float | None = None
     position: str = ""
+    checks: RowChecks = RowChecks()
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Self:
@@ -64,6 +67,7 @@ class Heartbeat:
             behind=_most(sum, map(_unread, sources)),
             versions_behind=_most(sum, (_lance(each, "versionsBehind") for each in sources)),
             seconds_behind=_most(max, (_lance(each, "secondsBehind") for each in sources)),
+            checks=_checks(sink.get("checks")),
             position="; ".join(str(each) for each in ends if each),
         )
 
@@ -101,6 +105,13 @@ def _unread(source: Mapping[str, Any]) -> float | None:
         if _is_number(offset) and _is_number(_part(read, topic).get(partition, 0))
     ]
     return sum(ahead) if ahead else None
+
+
+def _checks(given: object) -> RowChecks:
+    try:
+        return RowChecks.read_json({} if given is None else given)
+    except ValueError:
+        return RowChecks()
 
 
 def _moment(value: object) -> datetime | None:

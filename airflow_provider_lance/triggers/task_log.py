@@ -87,6 +87,8 @@ def gauge_progress(
     ``lag`` is how long the epoch in flight has been waiting for its commit, 0 while there is none.
     ``behind`` counts records (Kafka, Lance) or files that exist and are not read;
     ``versions_behind`` a Lance dataset's versions, the oldest of them ``seconds_behind`` old.
+    ``unmet`` (tagged with the ``expectation``), ``dropped`` and ``quarantined`` count rows of the
+    driver's run.
     """
     _gauge("lag", query_id, 0.0 if heartbeat.idle else heartbeat.busy + silent, tags)
     if heartbeat.committed_at:
@@ -95,6 +97,11 @@ def gauge_progress(
     for name in ("behind", "versions_behind", "seconds_behind"):
         if (value := getattr(heartbeat, name)) is not None:
             _gauge(name, query_id, value, tags)
+    for name, met in heartbeat.checks.expectations.items():
+        _gauge("unmet", query_id, met.unmet, {**tags, "expectation": name})
+    if checks := heartbeat.checks:
+        _gauge("dropped", query_id, checks.dropped, tags)
+        _gauge("quarantined", query_id, checks.quarantined, tags)
 
 
 def count_restart(query_id: str, state: str, tags: dict[str, Any]) -> None:

@@ -143,6 +143,7 @@ def test_the_transaction_of_an_epoch_is_read(later: dict[str, str]) -> None:
         duration_ms=250,
         version=57,
         ends=written.ENDS,
+        checks=written.CHECKS,
     )
 
 

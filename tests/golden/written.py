@@ -32,6 +32,7 @@ from airflow_provider_lance.protocol.model import (
     OwnerState,
     StopNote,
 )
+from airflow_provider_lance.protocol.row_checks import Met, RowChecks
 from airflow_provider_lance.protocol.source_offset import NOT_BEGUN, SourceOffset
 from airflow_provider_lance.spec.job import JobSpec
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
@@ -84,6 +85,7 @@ SOURCE_OFFSETS = (
     SourceOffset(57, 1_795_096_920_000_000),
 )
 ENDS = EndOffsets.of(['{"orders":{"0":4711,"1":4690}}'])
+CHECKS = RowChecks({"positive": Met(118, 5), "has_group": Met(123, 0)}, dropped=2, quarantined=1)
 EPOCH = Epoch(
     epoch_id=42,
     mode=OutputMode.UPDATE,
@@ -93,6 +95,7 @@ EPOCH = Epoch(
     started_at=TIME,
     deletes=7,
     ends=ENDS,
+    checks=CHECKS,
 )
 SUMMARY = Summary(
     launch_id=LAUNCH_ID,
@@ -112,6 +115,7 @@ SUMMARY = Summary(
     seconds=300.25,
     run_id=DRIVER.run_id,
     stopped_by="ana@laptop",
+    checks=CHECKS,
 )
 JOB = {
     "launchId": LAUNCH_ID,
@@ -126,6 +130,7 @@ JOB = {
         "vectorSizes": {"embedding": 768},
         "storageOptions": {"region": "eu-central-1"},
         "onHistoryGap": "committed:42@56",
+        "expectations": [{"name": "positive", "condition": "amount > 0", "action": "drop"}],
     },
     "source": {
         "format": "kafka",

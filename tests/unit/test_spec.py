@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.commit_policy import OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.model import OutputMode
+from airflow_provider_lance.spec.expectations import Action, Expectation
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, Source
 from airflow_provider_lance.spec.sink_options import SinkOptions
 
 SECRET = "v3ry-s3cret"
 SINK = {"uri": "s3://lake/t.lance", "queryId": "orders", "checkpointLocation": "s3://lake/cp"}
+POSITIVE = {"name": "positive", "condition": "amount > 0", "action": "drop"}
+DROPPED = Expectation("positive", "amount > 0", Action.DROP)
 UPSERT = {"outputMode": "update", "mergeKeys": "id"}
 JOB = {"launchId": "launch", "sink": SINK, "source": {"format": "rate"}}
 
@@ -77,6 +80,8 @@ GOOD: list[tuple[dict[str, Any], str, Any]] = [
     ({"vectorSizes": {"a:b": "4"}}, "vector_sizes", {"a:b": 4}),
     ({"invalidText": "replace"}, "replace_invalid_text", True),
     ({"invalidText": "refuse"}, "replace_invalid_text", False),
+    ({"expectations": [POSITIVE]}, "expectations", (DROPPED,)),
+    ({"expectations": json.dumps([POSITIVE])}, "expectations", (DROPPED,)),
     ({"onCheckpointChange": "newGeneration"}, "new_generation", True),
     ({"onCheckpointChange": "fail"}, "new_generation", False),
     ({"onRestore": "fail"}, "on_restore", OnRestore()),
@@ -128,6 +133,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"vectorSizes": {"v": 0}}, "vectorSizes must be a whole number"),
     ({"vectorSizes": 7}, "vectorSizes must be a mapping of column to vector size"),
     ({"invalidText": "drop"}, "invalidText must be 'refuse' or 'replace'"),
+    ({"expectations": [POSITIVE, POSITIVE]}, "expectations must be a list in which each name"),
     ({"onCheckpointChange": "ignore"}, "onCheckpointChange must be 'fail' or 'newGeneration'"),
     ({"onRestore": "accept:5-3"}, "onRestore='accept:5-3': use 'fail' or 'accept:<first>-<last>'"),
     ({"onHistoryGap": "skip"}, "onHistoryGap='skip': use 'fail', 'committed:<epoch>@<version>'"),
@@ -297,6 +303,13 @@ words = st.text(string.ascii_letters + string.digits + "_-. ä", min_size=1, max
 texts = st.text(min_size=1, max_size=20).filter(str.strip)
 mappings = st.dictionaries(words, st.text(max_size=12), max_size=3)
 locations = words.map("s3://bucket/{}".format)
+expectations = st.fixed_dictionaries(
+    {
+        "name": st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,20}", fullmatch=True),
+        "condition": texts,
+        "action": st.sampled_from(["warn", "drop", "fail"]),
+    }
+)
 gaps = st.just("fail") | st.builds(
     "{}:{}@{}".format,
     st.sampled_from(["committed", "missing"]),
@@ -334,6 +347,7 @@ sinks = st.builds(
             "vectorSizes": st.dictionaries(words, st.integers(1, 4096), max_size=2),
             "invalidText": st.sampled_from(["refuse", "replace"]),
             "onCheckpointChange": st.sampled_from(["fail", "newGeneration"]),
+            "expectations": st.lists(expectations, max_size=3, unique_by=lambda each: each["name"]),
             "onHistoryGap": gaps,
             "storageOptions": mappings,
         },

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from airflow_provider_lance.compat import redact
 from airflow_provider_lance.diagnostics.epoch_sources import readable_offset
+from airflow_provider_lance.diagnostics.formatting import unmet
 
 __all__ = ["Templates", "ago", "clock", "cut", "duration", "epoch", "number"]
 
@@ -34,7 +35,7 @@ class Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters = (ago, clock, cut, duration, epoch, number)
+        filters = (ago, clock, cut, duration, epoch, number, unmet)
         self._environment.filters.update({each.__name__: each for each in filters})
         self._environment.filters["offset"] = readable_offset
         style = (files(_PACKAGE) / "templates" / "style.css").read_text(encoding="utf-8")
