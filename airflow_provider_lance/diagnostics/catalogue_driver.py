@@ -13,6 +13,7 @@ _KILLED = (
     "It was killed, its host went down, or it gave up on an epoch that hung. No row is lost."
     "{unsure} To continue, {again}. Release the query only if the stream is not to run again."
 )
+_SILENT = "The driver of query {query}, {driver}, does not respond: {reason}."
 _FAILED = "Query {query} failed with {error}: {message}"
 
 
@@ -42,6 +43,20 @@ class DriverCase(Case):
         Code.QUERY_FAILED,
         _FAILED,
         "Transient: a new start may succeed; {again}, or wait for the next retry.",
+    )
+    SUSPENDED = (
+        Code.NOT_RESPONDING,
+        _SILENT,
+        "Somebody, a debugger or a job control has stopped the process with a signal. The command, "
+        "typed on {host}, lets it continue; nothing is lost. A supervised stream gets a new driver "
+        "after two minutes of silence, and the old one is then fenced.",
+    )
+    NOT_RESPONDING = (
+        Code.NOT_RESPONDING,
+        _SILENT,
+        "The host is overloaded, the store does not answer, or the process hangs. If it stays "
+        "silent, end it with the command, typed on {host}, and {again}. Nothing is lost: its epoch "
+        "is written again, once.",
     )
     STOP_PENDING = (
         Code.STOP_PENDING,

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.formatting import is_later, seconds_since
@@ -51,7 +49,7 @@ def collect_drivers(reports: Files, query_id: str, now: datetime) -> tuple[Drive
 def _see(reports: Files, launch_id: str, now: datetime) -> DriverObservation | None:
     # The process first: a driver writes its summary before it ends.
     document = read_heartbeat(reports, launch_id)
-    process = _process(document or {})
+    process = ProcessIdentity.reported(document or {})
     alive = process.alive() if process else None
     summary: Summary | None = None
     with suppress(SpecError):  # a summary of another form is ignored
@@ -61,20 +59,22 @@ def _see(reports: Files, launch_id: str, now: datetime) -> DriverObservation | N
     heartbeat = Heartbeat.parse(document) if document else None
     silent = seconds_since(heartbeat.time if heartbeat else None, now) or 0.0
     token = heartbeat.token if heartbeat else None
-    return DriverObservation(launch_id, document, heartbeat, summary, alive, silent, process, token)
+    return DriverObservation(
+        launch_id,
+        document,
+        heartbeat,
+        summary,
+        alive,
+        suspended=bool(process and process.suspended()),
+        silent=silent,
+        process=process,
+        token=token,
+    )
 
 
 def _is_of(seen: DriverObservation, query_id: str) -> bool:
     named = seen.summary.query_id if seen.summary else (seen.heartbeat_json or {}).get("queryId")
     return named in (None, query_id)
-
-
-def _process(document: Mapping[str, Any]) -> ProcessIdentity | None:
-    driver = document.get("driver")
-    try:
-        return ProcessIdentity.read_json(driver) if isinstance(driver, Mapping) else None
-    except (KeyError, TypeError, ValueError):
-        return None
 
 
 def with_owner(

@@ -61,6 +61,7 @@ class Code(StrEnum):
     QUERY_FAILED = "LS104", Severity.ERROR, "the query ended with an error"
     STOP_PENDING = "LS105", Severity.WARNING, "asked to stop, and has not stopped yet"
     DRIVER_UNSEEN = "LS106", Severity.WARNING, "the driver cannot be seen from here"
+    NOT_RESPONDING = "LS107", Severity.ERROR, "the driver does not respond"
     EPOCH_IN_FLIGHT = "LS201", Severity.INFO, "an epoch is in flight"
     EPOCH_TO_SKIP = "LS202", Severity.INFO, "committed, and absent from Spark's commit log"
     WATERMARK_BEHIND = "LS203", Severity.INFO, "the config's watermark is behind history"

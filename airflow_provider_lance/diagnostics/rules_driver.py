@@ -14,6 +14,7 @@ from airflow_provider_lance.exceptions import FencedError, TerminalError, error_
 from airflow_provider_lance.protocol.model import Owner
 from airflow_provider_lance.protocol.stop_requests import standing_request
 from airflow_provider_lance.supervision.driver_reports import EndReason
+from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["driver_rules", "is_driver_running", "live_drivers"]
@@ -54,6 +55,7 @@ def driver_rules(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
     owner, seen = evidence.state.owner, evidence.owner_seen
     if evidence.active and owner and seen and not seen.liveness(tolerance.silence).alive:
         yield _not_there(evidence, tolerance, owner, seen, alive)
+    yield from _not_responding(evidence, alive)
     if not alive:
         yield from _failure(evidence)
     yield from _stop(evidence, alive)
@@ -143,6 +145,24 @@ def _unseen(
         driver=seen.name,
         host=seen.where.rsplit(":", 1)[0],
         last=last if watermark.committed_at else "it has committed nothing yet",
+        of=evidence,
+    )
+
+
+def _not_responding(evidence: Evidence, alive: list[DriverObservation]) -> Iterator[Finding]:
+    health = evidence.health
+    if health is None or health.state is not StreamState.NOT_RESPONDING or not alive:
+        return
+    driver = alive[0]
+    pid = str(driver.process.pid) if driver.process else ""
+    yield finding(
+        DriverCase.SUSPENDED if driver.suspended else DriverCase.NOT_RESPONDING,
+        {**driver.shown(), "silentSeconds": round(driver.silent), "suspended": driver.suspended},
+        f"kill {'-CONT' if driver.suspended else '-KILL'} {pid}" if pid else "",
+        driver=driver.name,
+        reason=health.reason,
+        host=driver.where.rsplit(":", 1)[0],
+        again=start_again(driver.launched_by),
         of=evidence,
     )
 

@@ -110,6 +110,7 @@ def status(
         record.launched_by if record and is_owner else ""
     )
     running = driver is not None and driver.summary is None
+    responds = running and evidence.health is not None and evidence.health.state.responds
     return Status(
         uri=evidence.uri,
         query_id=evidence.query_id,
@@ -137,8 +138,8 @@ def status(
         rows=rows,
         fragments=fragments,
         checks=heartbeat.checks if heartbeat and heartbeat.checks else None,
-        input_rows_per_second=_progress(driver, "inputRowsPerSecond") if running else None,
-        processed_rows_per_second=_progress(driver, "processedRowsPerSecond") if running else None,
+        input_rows_per_second=_progress(driver, "inputRowsPerSecond") if responds else None,
+        processed_rows_per_second=_progress(driver, "processedRowsPerSecond") if responds else None,
         findings=tuple(findings),
     )
 
@@ -171,7 +172,7 @@ def _parts(evidence: Evidence, driver: DriverObservation | None) -> list[str]:
         return [*parts, "no driver can be seen from here"]
     if health.state.ended:
         return [health.reason, *parts[1:]]
-    if health.state.lost or health.state in (StreamState.STARTING, StreamState.STOPPING):
+    if not health.state.responds or health.state is StreamState.STOPPING:
         return [*parts, health.reason]
     rate = _progress(driver, "processedRowsPerSecond")
     if health.state is StreamState.RUNNING and rate:

@@ -21,6 +21,9 @@ from airflow_provider_lance.supervision.liveness import DriverObservation
 __all__ = ["Health", "Limits", "StreamState", "evaluate", "is_suspect"]
 
 
+_QUIET_SECONDS = 45.0
+"""The silence from which a driver is not responding: it misses four heartbeats, 10 s apart."""
+
 _LONG_SECONDS = 30.0
 """The duration from which a message states how long a driver has been busy."""
 
@@ -36,6 +39,8 @@ class StreamState(StrEnum):
     """It was asked to stop and finishes its epoch."""
     STALLED = "stalled"
     """A planned epoch has not been committed for too long, or the driver hangs."""
+    NOT_RESPONDING = "not responding"
+    """Its process runs, and its heartbeats have stopped; soon it counts as stalled."""
     DEAD = "dead"
     """The driver has exited and left no summary."""
     FENCED = "fenced"
@@ -50,6 +55,11 @@ class StreamState(StrEnum):
     def ended(self) -> bool:
         """Return whether the driver has ended."""
         return self in (self.FENCED, self.FAILED, self.FINISHED, self.STOPPED)
+
+    @property
+    def responds(self) -> bool:
+        """Return whether a driver reports what it does at present."""
+        return self in (self.RUNNING, self.IDLE, self.STOPPING)
 
     @property
     def lost(self) -> bool:
@@ -96,7 +106,7 @@ def is_suspect(observation: DriverObservation, limits: Limits) -> bool:
         return True
     if observation.heartbeat is None:
         return observation.age >= limits.start
-    return observation.silent >= limits.silence or _held(observation) >= limits.stall
+    return _silenced(observation, limits) or _held(observation) >= limits.stall
 
 
 def evaluate(observation: DriverObservation, limits: Limits) -> Health:
@@ -111,6 +121,9 @@ def evaluate(observation: DriverObservation, limits: Limits) -> Health:
         return _despite_stop_request(_unheard(observation, limits), observation.stop_note)
     if stalled := _stalled(observation, limits):
         return _despite_stop_request(stalled, observation.stop_note)
+    quiet = observation.suspended or observation.silent >= _QUIET_SECONDS
+    if quiet and not _says_ended(observation):
+        return Health(StreamState.NOT_RESPONDING, _silence(observation))
     return _living(observation, observation.heartbeat)
 
 
@@ -206,18 +219,32 @@ def _stalled(observation: DriverObservation, limits: Limits) -> Health | None:
         silent = f"no heartbeat for {observation.silent:.0f} s"
         reason = f"{silent}, and its process is not visible from here{last}"
         return Health(StreamState.DEAD, reason, True)
+    if observation.suspended and _silenced(observation, limits):
+        return Health(StreamState.STALLED, f"{_silence(observation)}{last}", True)
     if held < limits.stall:
         return None
     if observation.checkpoint is None or observation.checkpoint.in_flight is not None:
         epoch = observation.checkpoint.in_flight if observation.checkpoint else "unknown"
         reason = f"epoch {epoch} is planned and not committed for {held:.0f} s{last}"
         return Health(StreamState.STALLED, reason, True)
-    if observation.silent >= limits.silence:
-        reason = (
-            f"the driver's process runs and has been silent for {observation.silent:.0f} s{last}"
-        )
-        return Health(StreamState.STALLED, reason, True)
+    if _silenced(observation, limits):
+        return Health(StreamState.STALLED, f"{_silence(observation)}{last}", True)
     return None
+
+
+def _silenced(observation: DriverObservation, limits: Limits) -> bool:
+    return observation.silent >= limits.silence
+
+
+def _says_ended(observation: DriverObservation) -> bool:
+    return observation.heartbeat is not None and observation.heartbeat.state == "ended"
+
+
+def _silence(observation: DriverObservation) -> str:
+    silent = f"no heartbeat for {observation.silent:.0f} s"
+    if observation.suspended:
+        return f"a signal (SIGSTOP) has stopped its process, {silent}"
+    return f"{silent}, although its process runs" if observation.alive else silent
 
 
 def _despite_stop_request(lost: Health, note: StopNote | None) -> Health:

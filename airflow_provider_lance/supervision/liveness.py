@@ -49,11 +49,12 @@ class DriverObservation:
     """One observation of one driver; every field but the launch is optional.
 
     ``alive`` is the answer of its process or of the cluster manager, ``None`` where neither is
-    visible, as for a process of another host. ``silent`` is how many seconds ago its newest
-    heartbeat was written: a supervisor counts on its own clock from when it saw the heartbeat; a
-    check subtracts the driver's clock from its own, so skew is included. ``token`` is the one that
-    it holds or last held; ``None`` if it never claimed or does not say. An empty ``launch_id`` is a
-    driver that was started without a launch and writes no heartbeats.
+    visible, as for a process of another host. ``suspended`` says that a signal has stopped its
+    process. ``silent`` is how many seconds ago its newest heartbeat was written: a supervisor
+    counts on its own clock from when it saw the heartbeat; a check subtracts the driver's clock
+    from its own, so skew is included. ``token`` is the one that it holds or last held; ``None`` if
+    it never claimed or does not say. An empty ``launch_id`` is a driver that was started without a
+    launch and writes no heartbeats.
 
     The fields from ``launched_at`` on are for :func:`.health.evaluate`. ``age`` counts from the
     launch, on the observer's clock. ``reports_unreadable`` says that this observer can never read
@@ -71,6 +72,7 @@ class DriverObservation:
     silent: float = 0.0
     process: ProcessIdentity | None = None
     token: int | None = None
+    suspended: bool = False
     launched_at: str = ""
     age: float = 0.0
     reports_unreadable: bool = False

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from airflow_provider_lance.protocol.decoding import Reader, whole
 from airflow_provider_lance.protocol.json_codec import JsonRecord
@@ -60,6 +60,15 @@ class ProcessIdentity(JsonRecord):
         """Return the process that an owner record names."""
         return cls(driver.host, driver.pid, driver.start)
 
+    @classmethod
+    def reported(cls, document: Mapping[str, Any]) -> ProcessIdentity | None:
+        """Return the process that a heartbeat names, ``None`` if it names none."""
+        driver = document.get("driver")
+        try:
+            return cls.read_json(driver) if isinstance(driver, Mapping) else None
+        except (KeyError, TypeError, ValueError):
+            return None
+
     @property
     def here(self) -> bool:
         """Return whether the process belongs to this host, boot and container."""
@@ -81,6 +90,11 @@ class ProcessIdentity(JsonRecord):
             return None if _exists(self.pid) else False
         state, ticks = seen
         return state not in "ZX" and self.start == f"{self._boot}:{ticks}"
+
+    def suspended(self) -> bool:
+        """Return whether a signal such as SIGSTOP has stopped the process, as far as visible."""
+        seen = _look(self.pid) if self.alive() else None
+        return seen is not None and seen[0] in "Tt"
 
     def kill(self) -> bool:
         """Kill the process, with its process group if it leads one; return whether it was killed.

@@ -32,6 +32,7 @@ from airflow_provider_lance.supervision.driver_reports import (
 from airflow_provider_lance.supervision.health import Health, Limits, evaluate, is_suspect
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.supervision.liveness import DriverObservation
+from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["Supervisor"]
 
@@ -163,10 +164,12 @@ class Supervisor:
 
     def _observe(self, alive: bool | None, *, evidence: bool = False) -> DriverObservation:
         owner, note = self._ownership() if evidence else (None, None)
+        process = ProcessIdentity.reported(self.heartbeat_json or {})
         return DriverObservation(
             launch_id=self.launch.launch_id,
             launched_at=self.launch.launched_at,
             alive=alive,
+            suspended=bool(process and process.suspended()),
             age=max(0.0, self.age - self._excused),
             silent=self.silent,
             heartbeat=self.heartbeat,

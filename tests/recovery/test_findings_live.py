@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from subprocess import Popen
@@ -20,6 +22,7 @@ from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import StopNote
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, report_location
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from tests.support.processes import end, finish, wait_for
 from tests.support.recovery import Scene, codes, expect_clean, finding
 
@@ -58,6 +61,11 @@ def moments(scene: Scene, drivers: list[Popen[str]]) -> Iterator[tuple[str, Chec
     with patch("socket.gethostname", return_value="another-host"):
         away = scene.check(checkpoint_location="wasb://box/checkpoint", tolerance=ANXIOUS)
     yield "from another host", away
+    drivers[0].send_signal(signal.SIGSTOP)
+    wait_for("the driver to be stopped", lambda: ProcessIdentity.of(drivers[0].pid).suspended())
+    yield "suspended", (report := scene.check(tolerance=PATIENT))
+    subprocess.run(finding(report, Code.NOT_RESPONDING).command, shell=True, check=True)
+    wait_for("the driver to continue", lambda: not codes(scene.check(tolerance=PATIENT)))
     asked = encode_stop("q", StopNote(1, by="ann", time=LONG_AGO))
     open_dataset(scene.uri).commit(Configure(asked))
     yield "asked to stop", scene.check(tolerance=PATIENT)
@@ -97,6 +105,17 @@ def test_check_reports_an_epoch_in_flight_as_information(life: Life) -> None:
     assert (status.state, status.in_flight, status.token) == ("running", 1, 1)
     assert status.launched_by == "dag:stream"
     assert status.sentence.startswith("running: watermark 0, committed ")
+
+
+def test_check_reports_a_stopped_process_and_the_command_that_continues_it(life: Life) -> None:
+    report = life["suspended"]
+    assert codes(report) == [Code.NOT_RESPONDING]
+    found = finding(report, Code.NOT_RESPONDING)
+    assert found.command == f"kill -CONT {found.evidence['driver'].rpartition(':')[2]}"
+    (status,) = report.statuses
+    assert status.state == "not responding"
+    assert status.processed_rows_per_second is None
+    assert "(SIGSTOP) has stopped its process" in status.sentence
 
 
 def test_check_reports_stalled_when_an_epoch_is_in_flight_too_long(life: Life) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
@@ -96,7 +96,22 @@ TABLE: list[tuple[str, dict[str, Any], StreamState, str]] = [
     ("works", {"heartbeat": BUSY}, S.RUNNING, "watermark 7"),
     ("works long", {"heartbeat": replace(BUSY, busy=40.0)}, S.RUNNING, "one epoch for 43 s"),
     ("was asked", {"heartbeat": replace(BUSY, state="stopping")}, S.STOPPING, "finishes its epoch"),
-    ("quiet, but there", {"silent": 130.0}, S.IDLE, "watermark 7"),
+    ("quiet for a moment", {"silent": 44.0}, S.IDLE, "watermark 7"),
+    ("quiet, but there", {"silent": 45.0}, S.NOT_RESPONDING, "for 45 s, although its process runs"),
+    ("quiet in an epoch", {"heartbeat": BUSY, "silent": 130.0}, S.NOT_RESPONDING, "for 130 s"),
+    ("suspended", {"suspended": True}, S.NOT_RESPONDING, "(SIGSTOP) has stopped its process"),
+    (
+        "suspended for long",
+        {"suspended": True, "silent": 120.0},
+        S.STALLED,
+        "(SIGSTOP) has stopped its process, no heartbeat for 120 s",
+    ),
+    (
+        "says that it ends",
+        {"heartbeat": replace(IDLE, state="ended"), "silent": 50.0},
+        S.IDLE,
+        "watermark 7",
+    ),
     # An epoch that does not end, or a driver that hangs.
     (
         "one epoch for too long",
@@ -126,10 +141,15 @@ TABLE: list[tuple[str, dict[str, Any], StreamState, str]] = [
         "silent here",
         {"silent": 600.0, "checkpoint": NONE_IN_FLIGHT},
         S.STALLED,
-        "has been silent for 600 s",
+        "no heartbeat for 600 s, although its process runs",
     ),
     ("silent elsewhere", {"silent": 120.0, "alive": None}, S.DEAD, "not visible from here"),
-    ("nearly silent elsewhere", {"silent": 119.0, "alive": None}, S.IDLE, "watermark 7"),
+    (
+        "nearly silent elsewhere",
+        {"silent": 119.0, "alive": None},
+        S.NOT_RESPONDING,
+        "no heartbeat for 119 s",
+    ),
     (
         "held elsewhere",
         {"heartbeat": HELD, "silent": 10.0, "alive": None, "checkpoint": IN_FLIGHT},
@@ -200,6 +220,7 @@ RESTARTED = [
     "one epoch for too long",
     "the checkpoint cannot be read",
     "silent here",
+    "suspended for long",
     "silent elsewhere",
     "held elsewhere",
     "no word",
@@ -352,18 +373,19 @@ sights = st.builds(
 
 @given(sights)
 def test_a_launch_with_a_newer_owner_is_never_healthy(seen: DriverObservation) -> None:
-    assume(seen.summary is None and seen.heartbeat is not None)
     newer = owner(IDLE.token + 1 if IDLE.token else 0)
-    assert evaluate(replace(seen, owner=newer), LIMITS).state is S.FENCED
+    seen = replace(seen, summary=None, heartbeat=seen.heartbeat or IDLE, owner=newer)
+    assert evaluate(seen, LIMITS).state is S.FENCED
 
 
 @given(sights, st.sampled_from([True, None]))
 def test_a_driver_that_lives_and_beats_and_waits_is_never_lost(
     seen: DriverObservation, alive: bool | None
 ) -> None:
-    assume(seen.summary is None)
-    seen = replace(seen, alive=alive, silent=min(seen.silent, 119.0), heartbeat=IDLE, owner=None)
-    assert evaluate(seen, LIMITS).state is S.IDLE
+    unended = replace(seen, summary=None, alive=alive, heartbeat=IDLE, owner=None)
+    seen = replace(unended, silent=min(seen.silent, 119.0))
+    expected = S.IDLE if seen.silent < 45 else S.NOT_RESPONDING
+    assert evaluate(seen, LIMITS).state is expected
 
 
 @given(sights)

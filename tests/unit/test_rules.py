@@ -67,6 +67,10 @@ ROWS: dict[str, Row] = {
         seen(checkpoint=checkpoint(6, planned_at=at(700))),
         [(Code.STALLED, ERROR)],
     ),
+    "the driver does not respond": (
+        seen(health=Health(StreamState.NOT_RESPONDING, "no heartbeat for 50 s")),
+        [(Code.NOT_RESPONDING, ERROR)],
+    ),
     "the driver hangs": (
         seen(health=Health(StreamState.STALLED, "hangs")),
         [(Code.STALLED, ERROR)],
