@@ -15,6 +15,7 @@ The tree::
     │   ├── CheckpointCorruptError
     │   ├── ProtocolVersionError
     │   ├── SchemaMismatchError
+    │   ├── SideTableError                a further dataset of the query is not as it was
     │   ├── RowsRefusedError
     │   ├── UserFunctionError
     │   ├── SourceDataLossError
@@ -51,6 +52,7 @@ __all__ = [
     "ProtocolVersionError",
     "RowsRefusedError",
     "SchemaMismatchError",
+    "SideTableError",
     "SourceChangedError",
     "SourceDataLossError",
     "SpecError",
@@ -99,6 +101,10 @@ class ProtocolVersionError(TerminalError):
 
 class SchemaMismatchError(TerminalError):
     """The stream's columns do not fit the dataset's schema."""
+
+
+class SideTableError(TerminalError):
+    """A side table of the query is missing, was replaced, or has an epoch of other options."""
 
 
 class RowsRefusedError(TerminalError):

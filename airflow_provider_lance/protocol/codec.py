@@ -32,6 +32,7 @@ from airflow_provider_lance.protocol.decoding import (
 from airflow_provider_lance.protocol.end_offsets import (
     encode_done,
     encode_ends,
+    hexadecimal,
     read_done,
     read_ends,
 )
@@ -285,6 +286,7 @@ def encode_stamp(
         "streaming.durationMs": str(duration_ms),
         **encode_ends(epoch.ends),
         **epoch.checks.encode(),
+        **({"streaming.digest": epoch.digest} if epoch.digest else {}),
     }
 
 
@@ -330,6 +332,7 @@ def decode_stamp(properties: Mapping[str, str], query_id: str, version: int) -> 
         version=version,
         ends=origin.read(properties, read_ends),
         checks=origin.read(properties, RowChecks.decode),
+        digest=field("digest", hexadecimal) if "streaming.digest" in properties else "",
         **{
             name: field(word, partial(whole_text, least=least))
             for word, (name, least) in _WHOLE_STAMP.items()

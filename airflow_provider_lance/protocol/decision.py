@@ -51,7 +51,7 @@ class DecisionInput:
     ``changed`` says that the end offsets in the checkpoint differ from those of a commit.
     ``planned`` and ``committed`` are the newest epochs of Spark's logs when this driver started.
     ``planned_now`` is the newest planned epoch at the last read: another driver may have continued
-    since.
+    since. ``side`` says that the dataset is a side table, whose first epoch may be any.
     """
 
     checkpoint_id: str | None
@@ -68,11 +68,12 @@ class DecisionInput:
     known_done: int = NO_EPOCH
     lost: bool = False
     changed: bool = False
+    side: bool = False
 
 
 def decide(seen: DecisionInput, epoch_id: int) -> Decision:
     """Return the decision for one epoch; ``epoch_id`` -1 asks before any epoch is planned."""
-    if seen.owner_token is None and seen.committed > NO_EPOCH:
+    if seen.owner_token is None and seen.committed > NO_EPOCH and not seen.side:
         return Decision.DATASET_FOREIGN
     if seen.owner_token is not None and seen.checkpoint_id != seen.recorded_checkpoint_id:
         return Decision.CHECKPOINT_FOREIGN

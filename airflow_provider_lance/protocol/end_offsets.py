@@ -9,9 +9,9 @@ from typing import Any
 from airflow_provider_lance.protocol.decoding import json_object, json_value, plain_text, whole
 from airflow_provider_lance.protocol.model import DoneEpoch, EndOffsets
 
-__all__ = ["encode_done", "encode_ends", "read_done", "read_ends"]
+__all__ = ["encode_done", "encode_ends", "hexadecimal", "read_done", "read_ends"]
 
-_DIGEST, _LINES = "endOffsetsDigest", "endOffsets"
+_DIGEST, _LINES, _OPTIONS = "endOffsetsDigest", "endOffsets", "digest"
 
 
 def encode_done(done: DoneEpoch) -> str:
@@ -21,6 +21,8 @@ def encode_done(done: DoneEpoch) -> str:
         record[_DIGEST] = done.ends.digest
         if done.ends.lines is not None:
             record[_LINES] = list(done.ends.lines)
+    if done.digest:
+        record[_OPTIONS] = done.digest
     return json.dumps(record, separators=(",", ":"))
 
 
@@ -32,7 +34,9 @@ def read_done(text: object) -> DoneEpoch:
     record = json_object(text)
     try:
         epoch_id = whole(record.get("epoch"))
-        return DoneEpoch(epoch_id, _joined(record.get(_DIGEST), record.get(_LINES)))
+        ends = _joined(record.get(_DIGEST), record.get(_LINES))
+        digest = hexadecimal(record[_OPTIONS], _OPTIONS) if _OPTIONS in record else ""
+        return DoneEpoch(epoch_id, ends, digest)
     except ValueError as error:
         raise ValueError(f"an epoch that is done ({error})") from None
 
@@ -62,17 +66,21 @@ def _joined(digest: Any, lines: Any) -> EndOffsets | None:
     if digest is None and lines is None:
         return None
     if lines is None:
-        return EndOffsets(_digest(digest))
+        return EndOffsets(hexadecimal(digest))
     if not isinstance(lines, list):
         raise ValueError(f"{_LINES} must be a list of texts")
     ends = EndOffsets.of([plain_text(line) for line in lines])
-    if ends.digest != _digest(digest):
+    if ends.digest != hexadecimal(digest):
         raise ValueError(f"{_LINES} must be those of {_DIGEST}")
     return EndOffsets(ends.digest, tuple(lines))
 
 
-def _digest(value: Any) -> str:
+def hexadecimal(value: Any, name: str = _DIGEST) -> str:
+    """Read a SHA-256 as text.
+
+    :raises ValueError: it has another form.
+    """
     text = plain_text(value)
     if len(text) != 64 or not set(text) <= set("0123456789abcdef"):
-        raise ValueError(f"{_DIGEST} must be 64 hexadecimal digits")
+        raise ValueError(f"{name} must be 64 hexadecimal digits")
     return text

@@ -23,7 +23,7 @@ from airflow_provider_lance.protocol.chain import Chain
 from airflow_provider_lance.protocol.codec import encode_stamp
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.failpoints import CommitResult, Failpoint
-from airflow_provider_lance.protocol.model import EndOffsets, Epoch
+from airflow_provider_lance.protocol.model import DoneEpoch, EndOffsets, Epoch
 from airflow_provider_lance.protocol.ownership import Ownership
 from airflow_provider_lance.protocol.port import DatasetPort, change_for
 from airflow_provider_lance.protocol.watermark import find_epoch, versions_of
@@ -74,7 +74,7 @@ class EpochPlan:
         elif self.decision is Decision.FULL_COMMIT:
             if self._chain.owner is None and not self._chain.state.known:
                 self._ownership.claim(self.epoch_id)
-            self._ledger.note_done(self.epoch_id, ends)
+            self._ledger.note_done(DoneEpoch(self.epoch_id, ends))
 
     def commit(self, epoch: Epoch) -> CommitResult:
         """Make the written epoch visible exactly once; claim first if this driver has not.

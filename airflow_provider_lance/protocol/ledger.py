@@ -17,7 +17,7 @@ from airflow_provider_lance.protocol.errors import refuse
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
     DoneEpoch,
-    EndOffsets,
+    Epoch,
     QueryState,
     Watermark,
 )
@@ -44,14 +44,21 @@ class Ledger:
         checkpoint: Checkpoint,
         policy: CommitPolicy,
         look: Callable[[], Checkpoint],
+        *,
+        side: bool = False,
     ) -> None:
         self.chain = Chain(port, query_id, policy, self)
         self.watermark = Watermark(NO_EPOCH, port.version, None)
         """The epoch watermark, exact since the last :meth:`read`."""
         self.done: DoneEpoch | None = self.chain.state.done
         """The newest epoch that is done, with or without rows."""
-        self._query_id, self._policy, self._look = query_id, policy, look
+        self.answered = False
+        """Whether an answer of the user decided about epochs in doubt."""
+        self.look = look
+        """Reads the checkpoint again."""
+        self._query_id, self._policy = query_id, policy
         self._checkpoint = self._at_start = checkpoint
+        self._side = side
         self._planned_now = checkpoint.planned
         self._changed = False
         self._reader = WatermarkReader(port, query_id)
@@ -69,16 +76,18 @@ class Ledger:
             watermark = self._read()
         state, policy = self.chain.state, self._policy
         self._changed = changed_epoch(self._checkpoint, state, watermark) is not None
-        self.watermark = watermark = answered(
+        self.watermark = answered(
             self._checkpoint, state, watermark, policy.on_restore, policy.on_history_gap
         )
+        self.answered |= self.watermark is not watermark
+        watermark = self.watermark
         done = done_by_spark(self._checkpoint, state, watermark)
         if done and (self.done is None or self.done.epoch_id < done.epoch_id):
             self.done = done
         if watermark.epoch > self._planned_now:
             # Either the checkpoint is an old copy, or another driver has continued it since it was
             # read: an epoch is planned before it is committed, so a second read can tell.
-            self._planned_now = max(self._planned_now, self._look().planned)
+            self._planned_now = max(self._planned_now, self.look().planned)
 
     def read_again(self) -> None:
         """Read checkpoint and watermark, and refuse what another driver has changed meanwhile."""
@@ -90,7 +99,7 @@ class Ledger:
         return self._reader.at(self.chain.port, spark_done=self._checkpoint.committed)
 
     def _look_again(self) -> Checkpoint:
-        return replace(self._look(), id=self._checkpoint.id)
+        return replace(self.look(), id=self._checkpoint.id)
 
     def _folded_by_others(self) -> bool:
         """Reopen; return whether another driver folded since: cleanup folds before it removes."""
@@ -109,6 +118,11 @@ class Ledger:
         if any(port.properties(version) is None for version in since):
             self._checkpoint = self._look_again()
 
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Return the checkpoint, as it was read last."""
+        return self._checkpoint
+
     # -------------------------------------------------------------------------------------- record
 
     def identify(self, checkpoint_id: str) -> None:
@@ -121,14 +135,14 @@ class Ledger:
         if known is not None and known != checkpoint_id:
             self.refuse(Decision.CHECKPOINT_FOREIGN)
 
-    def note_landed(self, epoch_id: int, ends: EndOffsets | None, committed_at: str) -> None:
+    def note_landed(self, epoch: Epoch, committed_at: str) -> None:
         """Record that this driver's epoch is in the dataset."""
-        self.watermark = Watermark(epoch_id, self.chain.port.version, committed_at)
-        self.note_done(epoch_id, ends)
+        self.watermark = Watermark(epoch.epoch_id, self.chain.port.version, committed_at)
+        self.note_done(DoneEpoch(epoch.epoch_id, epoch.ends, epoch.digest))
 
-    def note_done(self, epoch_id: int, ends: EndOffsets | None) -> None:
+    def note_done(self, done: DoneEpoch) -> None:
         """Record the newest epoch that is done, with or without rows."""
-        self.done = DoneEpoch(epoch_id, ends)
+        self.done = done
 
     # -------------------------------------------------------------------------------------- decide
 
@@ -156,6 +170,7 @@ class Ledger:
             planned_now=self._planned_now,
             held_token=self._held_token,
             changed=self._changed,
+            side=self._side,
         )
 
     @property
@@ -201,7 +216,7 @@ class Ledger:
         :raises DatasetRestoredError: rows are gone.
         :raises FencedError: no rows are gone.
         """
-        seen = self._look()
+        seen = self.look()
         if seen is self._at_start:
             return  # nothing reads it again
         overtaken = seen.committed >= epoch_id or seen.planned > epoch_id

@@ -112,6 +112,8 @@ class DoneEpoch:
 
     epoch_id: int
     ends: EndOffsets | None = None
+    digest: str = ""
+    """In a side table, the digest of the epoch's commit; see :class:`Epoch`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,7 @@ class EpochStamp:
     version: int = 0
     ends: EndOffsets | None = None
     checks: RowChecks = RowChecks()
+    digest: str = ""
 
     @property
     def committed_at(self) -> str:
@@ -263,6 +266,8 @@ class Epoch:
     ``fragments`` are what the port's writer returned. ``keys`` is the upsert's table of key
     columns, ``None`` in the other modes and if nothing is added or deleted; ``lookup`` is what the
     writer found of them, if it looked.
+    ``digest`` identifies the options that decide which rows go into a side table: 64 hexadecimal
+    digits, empty for the query's own table.
     """
 
     epoch_id: int
@@ -277,3 +282,4 @@ class Epoch:
     ends: EndOffsets | None = None
     lookup: Any = None
     checks: RowChecks = RowChecks()
+    digest: str = ""

@@ -32,6 +32,7 @@ from airflow_provider_lance.protocol.model import (
     utc_now,
 )
 from airflow_provider_lance.protocol.port import Barrier, Configure
+from airflow_provider_lance.protocol.sides import encode_side
 from airflow_provider_lance.protocol.stop_requests import standing_request, stop_for
 
 __all__ = ["Ownership"]
@@ -176,9 +177,30 @@ class Ownership:
         else:
             self._since_fold = 0
 
+    def register_side(self, name: str, uri: str) -> None:
+        """Write a side table into the config; see :meth:`.session.DriverSession.register_side`.
+
+        The owner is written again as it is: so this update and a claim exclude each other.
+        """
+        chain = self.chain
+        for attempt in self.policy.backoff:
+            chain.refresh(strictly=True)
+            self.ledger.refuse_if_fenced()
+            assert chain.owner is not None
+            record = encode_side(chain.query_id, name, uri)
+            if record.items() <= chain.port.config.items():
+                return  # an earlier attempt landed and its answer was lost
+            mine = {key("owner", chain.query_id): encode_owner(chain.owner)}
+            try:
+                chain.send(Configure(record | mine))
+            except _UNSURE as error:
+                attempt.error = error
+            else:
+                return
+
     def note_landed(self, epoch: Epoch, committed_at: str) -> None:
         """Record an epoch that landed; the next fold has one more to write."""
-        self.ledger.note_landed(epoch.epoch_id, epoch.ends, committed_at)
+        self.ledger.note_landed(epoch, committed_at)
         self._since_fold += 1
 
     def fold_each_epoch(self) -> None:

@@ -35,6 +35,7 @@ def sighting(
     planned_now: int | None = None,
     held_token: int | None = None,
     changed: bool = False,
+    side: bool = False,
 ) -> DecisionInput:
     """Assemble the input of the decision."""
     recorded = state.owner
@@ -53,6 +54,7 @@ def sighting(
         known_done=known_done(state),
         lost=lost_epochs(watermark, state, checkpoint.committed) is not None,
         changed=changed,
+        side=side,
     )
 
 

@@ -15,7 +15,7 @@ from uuid import uuid4
 from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import auto_cleanup
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.epoch_plan import EpochPlan
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.ledger import Ledger
@@ -53,6 +53,7 @@ class DriverSession:
         launch_id: str = "",
         look: Callable[[], Checkpoint] | None = None,
         on_step: Callable[[Failpoint], None] = lambda step: None,
+        side: bool = False,
     ) -> None:
         """Store the arguments; no I/O.
 
@@ -61,10 +62,14 @@ class DriverSession:
         :param launch_id: the launch that stop requests may name; empty if it has no name.
         :param look: reads the checkpoint again, when another driver may have continued it.
         :param on_step: called at each :class:`Failpoint`; tests end the process there.
+        :param side: the dataset is a side table, whose first epoch may be any; see
+            :mod:`.side_tables`.
         """
         policy = policy or CommitPolicy()
+        look = look or (lambda: checkpoint)
         self.query_id = query_id
-        self._ledger = Ledger(port, query_id, checkpoint, policy, look or (lambda: checkpoint))
+        self._launch_id = launch_id
+        self._ledger = Ledger(port, query_id, checkpoint, policy, look, side=side)
         self._chain = self._ledger.chain
         self._ownership = Ownership(self._ledger, policy, launch_id, on_step)
 
@@ -92,6 +97,11 @@ class DriverSession:
     def committed_at(self) -> str | None:
         """Return when that epoch was committed; ``None`` if it is not known."""
         return self._ledger.watermark.committed_at
+
+    @property
+    def known(self) -> bool:
+        """Return whether the dataset carries any trace of the query."""
+        return self._chain.state.known
 
     # --------------------------------------------------------------------------------------- start
 
@@ -175,6 +185,83 @@ class DriverSession:
         :raises TransientError: the store refused too often.
         """
         self._ownership.claim(epoch_id)
+
+    # --------------------------------------------------------------------------------- side tables
+
+    def beside(self, port: DatasetPort, *, answers: bool = False) -> DriverSession:
+        """Return a session of the same driver for a side table; no I/O.
+
+        :param answers: whether the user's answers about epochs in doubt are for that dataset.
+        """
+        policy = self._ownership.policy
+        if not answers:
+            policy = replace(policy, on_history_gap=OnHistoryGap(), on_restore=OnRestore())
+        return DriverSession(
+            port,
+            self.query_id,
+            self._ledger.checkpoint,
+            policy,
+            launch_id=self._launch_id,
+            look=self._ledger.look,
+            on_step=self._ownership.on_step,
+            side=True,
+        )
+
+    @property
+    def driver(self) -> Driver:
+        """Return the run, as :meth:`identify` recorded it."""
+        assert self._ownership.driver is not None, "identify() comes before"
+        return self._ownership.driver
+
+    @property
+    def answered(self) -> bool:
+        """Return whether an answer of the user decided about epochs in doubt here."""
+        return self._ledger.answered
+
+    @property
+    def done_to(self) -> int:
+        """Return the newest epoch that this dataset or Spark's log has."""
+        return max(self.watermark, self._ledger.checkpoint.committed)
+
+    @property
+    def starts_generation(self) -> bool:
+        """Return whether the claim begins a new numbering, because the user asked for one."""
+        return self._ledger.starts_generation()
+
+    @property
+    def must_claim(self) -> bool:
+        """Return whether another driver may still write, or records another checkpoint."""
+        owner = self._chain.state.owner
+        if self.owner is not None or owner is None:
+            return False
+        return owner.state is OwnerState.ACTIVE or self.starts_generation
+
+    def confirm(self) -> None:
+        """Read the newest version, and refuse if another driver owns the query.
+
+        :raises FencedError: it does.
+        """
+        self._chain.refresh(strictly=True)
+        self._ledger.refuse_if_fenced()
+
+    def register_side(self, name: str, uri: str) -> None:
+        """Write a side table's name and URI into the config, as the owner.
+
+        :raises FencedError: another driver owns the query.
+        :raises TransientError: the store refused too often.
+        """
+        self._ownership.register_side(name, uri)
+
+    def digest_of(self, epoch_id: int) -> str:
+        """Return the digest that an epoch was committed with, empty if it is not known."""
+        done = self._ledger.done
+        return done.digest if done and done.epoch_id == epoch_id else ""
+
+    def note_done(self, main: DriverSession) -> None:
+        """Record that this side table has all its rows up to the newest epoch of the own table."""
+        done, mine = main._ledger.done, self._ledger.done
+        if done and (mine is None or mine.epoch_id < done.epoch_id):
+            self._ledger.note_done(done)
 
     # ----------------------------------------------------------------------------------------- end
 

@@ -144,8 +144,10 @@ def newest_done(state: QueryState, watermark: Watermark) -> DoneEpoch | None:
     """Return the newest epoch that a fold of the watermark may call done, with its end if known."""
     if watermark.epoch == NO_EPOCH or (state.done and state.done.epoch_id >= watermark.epoch):
         return state.done
-    ends = next((each.ends for each in watermark.stamps if each.epoch_id == watermark.epoch), None)
-    return DoneEpoch(watermark.epoch, ends)
+    for stamp in watermark.stamps:
+        if stamp.epoch_id == watermark.epoch:
+            return DoneEpoch(watermark.epoch, stamp.ends, stamp.digest)
+    return DoneEpoch(watermark.epoch)
 
 
 def _read(port: DatasetPort, query_id: str, version: int) -> _Record:

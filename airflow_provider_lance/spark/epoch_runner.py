@@ -13,6 +13,7 @@ from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.epoch_plan import EpochPlan
 from airflow_provider_lance.protocol.model import EndOffsets, Epoch, utc_now
 from airflow_provider_lance.protocol.session import DriverSession
+from airflow_provider_lance.protocol.side_tables import SideTables
 from airflow_provider_lance.spark.active_query import ActiveQuery
 from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
@@ -32,6 +33,7 @@ class EpochRunner:
         self,
         options: SinkOptions,
         session: DriverSession,
+        sides: SideTables,
         schema: pa.Schema,
         *,
         run_id: str,
@@ -40,11 +42,13 @@ class EpochRunner:
     ) -> None:
         """Store the arguments; no I/O.
 
+        :param sides: the further datasets that an epoch writes, before the session's own.
         :param schema: the dataset's.
         :param query: Spark's memory of the query, which knows where an epoch ends.
         :param compaction: gives way to an epoch that must see all other commits.
         """
         self._options, self._session, self._schema = options, session, schema
+        self._sides = sides
         self._query, self._compaction = query, compaction
         self._writer = EpochWriter(_task(options, schema, run_id))
         self._as_is: bool | None = None
@@ -90,6 +94,7 @@ class EpochRunner:
         )
         if mode.effect.strict:
             self._compaction.give_way()
+        self._sides.claim(epoch_id)
         result = plan.commit(epoch)
         return EpochReport(
             epoch_id=epoch_id,

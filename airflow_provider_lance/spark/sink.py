@@ -16,10 +16,12 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import refuse_corrupt
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.lance_errors import named_panics
 from airflow_provider_lance.protocol.session import DriverSession
+from airflow_provider_lance.protocol.side_tables import SideTables
 from airflow_provider_lance.spark.active_query import (
     find_active_query,
     refuse_another_query,
@@ -88,6 +90,8 @@ class LanceSink:
         self.launch_id, self.launched_by = launch_id, launched_by
         self.session: DriverSession | None = None
         """This driver's part in the protocol; ``None`` before the start."""
+        self.sides: SideTables | None = None
+        """The further datasets that its epochs write; ``None`` before the start."""
         self.error: BaseException | None = None
         """The error that ended the last epoch, unwrapped: Spark reports it as text only."""
         self.totals = RunMetrics()
@@ -162,10 +166,10 @@ class LanceSink:
         """
         self.close()
         self._compaction.end(_COMPACTION_SECONDS)
-        if self.session is None or not self._turn.acquire(timeout=_TURN_SECONDS):
+        if self.sides is None or not self._turn.acquire(timeout=_TURN_SECONDS):
             return False
         try:
-            return self.session.release()
+            return self.sides.release()
         finally:
             self._turn.release()
 
@@ -203,15 +207,24 @@ class LanceSink:
         session.prepare()
         if streaming:  # otherwise Spark has already read it, and writes to it
             refuse_corrupt(files, checkpoint, port, options.query_id, session.watermark)
-        self.session = session
+        sides = SideTables(session, self._open_side, digest=options.division)
+        sides.prepare()
+        self.session, self.sides = session, sides
         return session
 
+    def _open_side(self, uri: str) -> LanceDatasetPort:
+        options = self.options
+        return open_dataset(uri, options.storage_options, cache_bytes=options.cache_bytes)
+
     def _take_over(self, session: DriverSession, spark: SparkSession) -> None:
+        assert self.sides is not None
         driver = driver_of(spark, self.options, self.launch_id, self.launched_by)
         if previous := session.take_over(driver):
+            self.sides.take_over()
             location = report_location(self.options.checkpoint_location)
             wait_for_end(previous, HadoopFiles(spark, location))
             session.recheck()  # the fenced driver may have written Spark's log until its end
+            self.sides.recheck()
         remove_half_written(HadoopFiles(spark, self.options.checkpoint_location))
 
     # --------------------------------------------------------------------------- epoch after epoch
@@ -257,9 +270,11 @@ class LanceSink:
             driver = driver_of(df.sparkSession, self.options, self.launch_id, self.launched_by)
             session.identify(driver)
             assert self._schema is not None
+            assert self.sides is not None
             self._runner = EpochRunner(
                 self.options,
                 session,
+                self.sides,
                 self._schema,
                 run_id=driver.run_id,
                 query=find_active_query(df.sparkSession, driver.checkpoint_id),

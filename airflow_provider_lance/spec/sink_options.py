@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from airflow_provider_lance.exceptions import SpecError
@@ -19,6 +21,9 @@ from airflow_provider_lance.spec.expectations import Action, Expectation, expect
 from airflow_provider_lance.supervision.driver_reports import report_location
 
 __all__ = ["SinkOptions"]
+
+_DIVIDING: tuple[str, ...] = ()
+"""The names of the options that decide which rows go into a side table; see :attr:`division`."""
 
 _bytes = partial(forms.positive, most=2**40)  # 1 TiB
 
@@ -121,6 +126,13 @@ class SinkOptions(Options):
                     f"the dataset {self.uri!r} lies in {folder!r}, where Spark and the driver keep "
                     "files of their own: give it another place than checkpointLocation"
                 )
+
+    @property
+    def division(self) -> str:
+        """Return a SHA-256 of the options that decide which rows go into a side table."""
+        written = self.to_json()
+        deciding = {name: written.get(name) for name in _DIVIDING}
+        return sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
     @property
     def commit_mode(self) -> OutputMode:
