@@ -1,8 +1,9 @@
 """E7, rows: a table of millions of rows read as a stream, beside Spark's own source of files.
 
-The same rows are in a Lance dataset and in parquet files. Each source is streamed into `noop`,
-which shows what reading costs, and into our sink. Epochs have the same rows; the first of a stream,
-which starts Python workers, is not counted.
+The same rows are in a Lance dataset, in parquet files and, where its jar can be had, in a table of
+Delta made of those files. Each source is streamed into `noop`, which shows what reading costs, and
+into our sink. Epochs have the same rows; the first of a stream, which starts Python workers, is not
+counted. Delta is shown beside; the claim is against parquet.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_lance.spark.source import register_source
+from benchmarks.contestants.delta_spark import convert, delta_session
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.measure import median
 from benchmarks.harness.plots import Bars, draw
@@ -29,7 +31,7 @@ from benchmarks.throughput import EPOCHS, FILES, SHAPES, STREAMS, Shape, make_in
 
 NAME, TITLE = "E7", "Rows per second of the Lance source"
 
-SOURCES = ("lance", "parquet")
+PARQUET, DELTA = "parquet", "delta"
 SINKS = ("noop", "lance-stream")
 VECTOR = pa.list_(pa.float32(), 768)
 """A vector's type in the Lance dataset; Spark and parquet know lists only."""
@@ -46,15 +48,20 @@ def run(bench: Bench) -> Sheet:
     rates: dict[str, dict[str, float]] = {}
     spark = bench.spark()
     register_source(spark)
-    with progress(TITLE, len(SHAPES) * (repeats + 1) * len(SOURCES) * len(SINKS)) as advance:
+    sessions = {"lance": spark, PARQUET: spark}
+    if delta := delta_session(spark):
+        sessions[DELTA] = delta
+    with progress(TITLE, len(SHAPES) * (repeats + 1) * len(sessions) * len(SINKS)) as advance:
         for name, shape in SHAPES.items():
             folder = bench.work / name
             rows = sizes[name]
-            make_input(spark, folder / "parquet", shape, rows * EPOCHS, FILES * EPOCHS)
-            _copy(folder / "parquet", folder / "lance")
+            make_input(spark, folder / PARQUET, shape, rows * EPOCHS, FILES * EPOCHS)
+            _copy(folder / PARQUET, folder / "lance")
+            if delta:
+                convert(delta, folder / PARQUET, folder / DELTA)
             turns = {
-                f"{source} to {sink}": partial(_turn, spark, folder, shape, rows, source, sink)
-                for source in SOURCES
+                f"{source} to {sink}": partial(_turn, session, folder, shape, rows, source, sink)
+                for source, session in sessions.items()
                 for sink in SINKS
             }
             times = by_turns(turns, repeats + 1, advance)
@@ -63,11 +70,13 @@ def run(bench: Bench) -> Sheet:
             for each, rate in rates[name].items():
                 sheet.add("rows_per_second", rate, "rows/s", stream=each, shape=name)
             for sink in SINKS:
-                value = ms[f"parquet to {sink}"] / ms[f"lance to {sink}"]
                 labels = {"sink": sink, "shape": name}
-                sheet.ratio("rows_per_second", of="lance", to="parquet", value=value, **labels)
-                claim = f"rows/s of the source against files of parquet, {name} to {sink}"
-                sheet.claim(claim, value=value, limit=LIMIT, atleast=True)
+                for other in list(sessions)[1:]:
+                    value = ms[f"{other} to {sink}"] / ms[f"lance to {sink}"]
+                    sheet.ratio("rows_per_second", of="lance", to=other, value=value, **labels)
+                    if other == PARQUET:
+                        claim = f"rows/s of the source against files of parquet, {name} to {sink}"
+                        sheet.claim(claim, value=value, limit=LIMIT, atleast=True)
             shutil.rmtree(folder)
     bars = Bars(rates, "Rows per second of a large epoch", "rows/s", log_y=True)
     sheet.plots.append(draw(bench.out, "e7-backfill", bars))
@@ -106,7 +115,10 @@ def _turn(
 
 
 def _read(spark: SparkSession, folder: Path, shape: Shape, rows: int, source: str) -> DataFrame:
-    if source == "parquet":
+    if source == PARQUET:
         return read_files(spark, folder / source, schema=shape.ddl, files_per_epoch=FILES)
+    if source == DELTA:
+        some = spark.readStream.format(DELTA).option("maxFilesPerTrigger", FILES)
+        return some.load(str(folder / source))
     reader = spark.readStream.format("lance").option("maxRowsPerTrigger", rows)
     return reader.load(str(folder / source))

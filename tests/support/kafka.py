@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -19,24 +17,12 @@ from typing import Any
 import pyspark
 import pytest
 
+from tests.support.jars import JarsUnavailableError, fetched_jars
 from tests.support.processes import QUICK_JAVA, REPOSITORY, end, wait_for
 
 KAFKA = "4.1.0"
 CONNECTOR = f"spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
 
-_JARS = REPOSITORY / ".tools" / "kafka"
-_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>tests</groupId>
-  <artifactId>kafka</artifactId>
-  <version>1</version>
-  <dependencies>
-    <dependency>
-      <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
-    </dependency>
-  </dependencies>
-</project>
-"""
 _NODE = """
 process.roles=broker,controller
 node.id=1
@@ -120,12 +106,19 @@ class KafkaSession:
 
 def broker_jars() -> Path:
     """Return the folder with the broker's jars."""
-    return _fetched("org.apache.kafka", f"kafka_2.13:{KAFKA}")
+    return _or_skip("org.apache.kafka", f"kafka_2.13:{KAFKA}")
 
 
 def connector_jars() -> Path:
     """Return the folder with the connector and what it needs, as ``--packages`` would."""
-    return _fetched("org.apache.spark", CONNECTOR)
+    return _or_skip("org.apache.spark", CONNECTOR)
+
+
+def _or_skip(group: str, coordinates: str) -> Path:
+    try:
+        return fetched_jars(group, coordinates)
+    except JarsUnavailableError as error:
+        pytest.skip(str(error))
 
 
 @contextmanager
@@ -179,30 +172,3 @@ def _free_ports() -> tuple[int, int]:
         one.bind(("127.0.0.1", 0))
         other.bind(("127.0.0.1", 0))
         return one.getsockname()[1], other.getsockname()[1]
-
-
-def _fetched(group: str, coordinates: str) -> Path:
-    """Return a folder with an artifact and its dependencies; skip the test without Maven."""
-    artifact, _, version = coordinates.partition(":")
-    _JARS.mkdir(parents=True, exist_ok=True)
-    folder = _JARS / f"{artifact}-{version}"
-    with (_JARS / "fetch.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():
-            return folder
-        maven = shutil.which("mvn")
-        if maven is None:
-            pytest.skip(f"Maven (mvn) is not on PATH: it fetches {group}:{coordinates}")
-        with tempfile.TemporaryDirectory(dir=_JARS) as name:
-            pom = Path(name, "pom.xml")
-            pom.write_text(_POM.format(group=group, artifact=artifact, version=version))
-            copy = [
-                *(maven, "-B", "-q", "-f", str(pom), "dependency:copy-dependencies"),
-                *("-DincludeScope=runtime", f"-DoutputDirectory={name}/jars"),
-            ]
-            done = subprocess.run(copy, check=False, capture_output=True, text=True, timeout=500)
-            if done.returncode:
-                said = next((x for x in done.stdout.splitlines() if "ERROR" in x), done.stderr)
-                pytest.skip(f"Maven cannot fetch {group}:{coordinates}: {said}")
-            Path(name, "jars").rename(folder)
-    return folder
