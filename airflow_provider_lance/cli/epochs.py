@@ -62,6 +62,9 @@ def _show(table: EpochTable, output: Output, *, offsets: bool) -> None:
     output.show(output.table(columns, [cells for _, cells in lines], right=_NUMBERS))
     if not table.rows:
         output.say("No epoch in the versions that were read.")
+    for mark in table.marks:
+        if mark.what:
+            output.say(f"Version {mark.version}, {mark.at}: {mark.what}")
     if table.gap:
         output.say("Versions in between were cleaned up: epochs may be absent here.", "yellow")
 

@@ -144,6 +144,7 @@ class Kind(StrEnum):
 
     COMPACTION = "compaction"
     INDEX = "index"
+    COLUMNS = "columns"
     OTHER = "other"
 
 

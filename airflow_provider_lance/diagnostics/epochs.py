@@ -7,7 +7,7 @@ Reads a bounded number of versions, however many exist.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_lance.diagnostics.epoch_sources import (
     Durations,
@@ -23,6 +23,7 @@ from airflow_provider_lance.exceptions import (
     SpecError,
     StorageUnavailableError,
 )
+from airflow_provider_lance.protocol.added_columns import decode_added
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query, decode_stamp
 from airflow_provider_lance.protocol.files import open_files
@@ -78,15 +79,17 @@ class EpochRow(JsonRecord):
 
 @dataclass(frozen=True, slots=True)
 class VersionMark(JsonRecord):
-    """A version that is not an epoch and changed the dataset: a compaction, an index, or other.
+    """A version that is not an epoch and changed the dataset.
 
-    ``at`` is when the previous epoch was committed, since a version's own time would cost a
-    listing.
+    That is a compaction, an index, columns that an epoch of any query added, or other. ``at`` is
+    when the previous epoch was committed, since a version's own time would cost a listing; columns
+    have their own time. ``what`` says which columns, and who added them.
     """
 
     version: int
     kind: str
     at: str
+    what: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +151,10 @@ def read_epochs(
 
 def _walk(
     port: DatasetPort, query_id: str, last: int
-) -> tuple[list[EpochStamp], list[tuple[int, Kind]], int, bool]:
+) -> tuple[list[EpochStamp], list[VersionMark], int, bool]:
     """Walk back from the head until enough epochs or versions are read, or none is left."""
     stamps: list[EpochStamp] = []
-    others: list[tuple[int, Kind]] = []
+    others: list[VersionMark] = []
     seen = gone = 0
     gap = False
     oldest = max(0, port.version - last * _VERSIONS_PER_EPOCH - _MORE_VERSIONS)
@@ -166,8 +169,11 @@ def _walk(
         gone = 0
         if stamp := decode_stamp(properties, query_id, version):
             stamps.append(stamp)
+        elif added := decode_added(properties):
+            what = f"{added}, query {added.query_id}"
+            others.append(VersionMark(version, Kind.COLUMNS.value, added.time, what))
         elif "streaming.queryId" not in properties and (kind := kind_of(port, version)):
-            others.append((version, kind))
+            others.append(VersionMark(version, kind.value, ""))
     return stamps, others, seen, gap
 
 
@@ -224,9 +230,9 @@ def _row(
     )
 
 
-def _marks(others: list[tuple[int, Kind]], rows: tuple[EpochRow, ...]) -> Iterator[VersionMark]:
-    """Yield only the marks that follow an epoch in the table."""
-    for version, kind in others:
-        before = next((row for row in rows if row.version < version), None)
-        if before:
-            yield VersionMark(version, kind.value, before.committed_at)
+def _marks(others: list[VersionMark], rows: tuple[EpochRow, ...]) -> Iterator[VersionMark]:
+    """Yield the marks that follow an epoch in the table, and all columns that were added."""
+    for mark in others:
+        before = next((row for row in rows if row.version < mark.version), None)
+        if mark.at or before:
+            yield replace(mark, at=mark.at or (before.committed_at if before else ""))

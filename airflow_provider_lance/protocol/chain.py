@@ -182,6 +182,10 @@ class Chain:
         """Record that this driver has become the owner, or has given the query up."""
         self.owner = owner
 
+    def adopt_layout(self) -> None:
+        """Record that this driver has changed the schema itself."""
+        self.layout = self.port.layout
+
     def note_fold(self) -> None:
         """Record that the config proves all epochs; called after a claim and after a fold."""
         self._landmark, self._claimed = _FOLDED, True

@@ -12,6 +12,7 @@ from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
     LanceStreamError,
 )
+from airflow_provider_lance.protocol.added_columns import larger_schema
 from airflow_provider_lance.protocol.lance_errors import (
     LANCE_ERRORS,
     first_line,
@@ -22,6 +23,7 @@ from airflow_provider_lance.protocol.lance_errors import (
     reading,
 )
 from airflow_provider_lance.protocol.port import (
+    AddColumns,
     Append,
     Barrier,
     Change,
@@ -296,6 +298,9 @@ class LanceDatasetPort:
                 # Without `preserves_nullability`, Lance must assume that the schema was tightened,
                 # so it makes every write from an older version retry; that is the barrier.
                 return operations.Project(self._dataset.lance_schema)
+            case AddColumns(columns):
+                with reading(self.uri):
+                    return operations.Project(larger_schema(self._dataset, columns))
             case Upsert():
                 return operations.Update(**self._upsert(change))
             case _:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
@@ -26,6 +28,7 @@ from airflow_provider_lance.protocol.failpoints import CommitResult, Failpoint
 from airflow_provider_lance.protocol.model import DoneEpoch, EndOffsets, Epoch
 from airflow_provider_lance.protocol.ownership import Ownership
 from airflow_provider_lance.protocol.port import DatasetPort, change_for
+from airflow_provider_lance.protocol.schema_change import add_columns, refuse_other_layout
 from airflow_provider_lance.protocol.watermark import find_epoch, versions_of
 
 __all__ = ["EpochPlan"]
@@ -76,6 +79,23 @@ class EpochPlan:
                 self._ownership.claim(self.epoch_id)
             self._ledger.note_done(DoneEpoch(self.epoch_id, ends))
 
+    def add_columns(self, columns: Any, types: Mapping[str, str]) -> None:
+        """Add columns to the dataset before the epoch's rows are written; claim first.
+
+        Does nothing if the claim shows that the epoch is committed: look at ``decision`` after it.
+
+        :param columns: an Arrow schema; a struct's new fields as a struct of these.
+        :param types: the same for people: a type by path.
+        :raises FencedError: a newer owner holds the query.
+        :raises SchemaMismatchError: others have changed the schema since this driver started.
+        :raises TransientError: the store refused too often.
+        """
+        if self._chain.owner is None:
+            self._ownership.claim(self.epoch_id)
+        self.decision, self._decided_at = self._decide(), self.port
+        if self.decision is Decision.FULL_COMMIT:
+            add_columns(self._ownership, self.epoch_id, columns, types)
+
     def commit(self, epoch: Epoch) -> CommitResult:
         """Make the written epoch visible exactly once; claim first if this driver has not.
 
@@ -124,7 +144,7 @@ class EpochPlan:
             if chain.port.is_local:
                 chain.refuse_dropped()  # costs no request there
             ledger.refuse_if_fenced()
-            _refuse_other_layout(chain)
+            refuse_other_layout(chain)
             assert chain.owner is not None
             # 3. One commit carries data and stamp.
             ownership.doubt(True)
@@ -228,17 +248,6 @@ def _is_part(chain: Chain, epoch: Epoch, base: DatasetPort) -> bool:
         f"{newest.version} that would show whether it is part of the table were cleaned up. "
         "The next start says what to do; let cleanup keep versions for longer"
     )
-
-
-def _refuse_other_layout(chain: Chain) -> None:
-    """Raise :class:`SchemaMismatchError` if the schema changed since this driver started."""
-    if chain.port.layout != chain.layout:
-        raise SchemaMismatchError(
-            f"the schema of {chain.port.uri} was changed while query {chain.query_id!r} was "
-            f"running (seen at version {chain.port.version}); nothing of this epoch was "
-            "committed. Start it again: the stream's columns are then checked against the new "
-            "schema"
-        )
 
 
 def _inspect(chain: Chain, epoch: Epoch, base: int) -> None:

@@ -14,6 +14,7 @@ from airflow_provider_lance.protocol.model import Epoch, OutputMode
 from airflow_provider_lance.protocol.row_ids import KeyLookup
 
 __all__ = [
+    "AddColumns",
     "Append",
     "Barrier",
     "Change",
@@ -69,7 +70,17 @@ class Barrier:
     """Change nothing, and preempt every Append or Upsert sent from an older version."""
 
 
-Change = Append | Overwrite | Upsert | Configure | Barrier
+@dataclass(frozen=True, slots=True)
+class AddColumns:
+    """Add nullable columns, null in every row so far; otherwise as a :class:`Barrier`.
+
+    ``columns`` is an Arrow schema; a struct's new fields are a struct of these.
+    """
+
+    columns: Any
+
+
+Change = Append | Overwrite | Upsert | Configure | Barrier | AddColumns
 
 
 def change_for(epoch: Epoch) -> Change:

@@ -47,7 +47,8 @@ def _column(column: pa.ChunkedArray, field: pa.Field, replace: bool) -> pa.Chunk
     except pa.lib.ArrowException as error:
         raise RowsRefusedError(
             f"a value of column {field.name!r} does not fit the dataset's {field.type} "
-            f"(the stream has {column.type}): {error}. Correct it in sql or in the source; "
+            f"(the stream has {column.type}): {error}. Correct it in sql or in the source, or "
+            "widen the dataset's column once with dataset.alter_columns, while no stream runs; "
             "nothing of this epoch was committed"
         ) from None
 
@@ -71,6 +72,8 @@ def _fit(array: pa.Array, field: pa.Field, path: str, replace: bool) -> pa.Array
 def _cast(array: pa.Array, target: pa.DataType, path: str, replace: bool) -> pa.Array:
     if array.type.equals(target) and not _needs_a_look(target):
         return array
+    if pt.is_null(array.type):
+        return pa.nulls(len(array), target)
     if pt.is_struct(target):
         return _struct(array, target, path, replace)
     if pt.is_map(target):
@@ -106,7 +109,9 @@ def _struct(array: pa.Array, target: pa.StructType, path: str, replace: bool) ->
     children = []
     same = array.type.equals(target)
     for field in target:
-        child = pc.struct_field(array, [array.type.get_field_index(field.name)])
+        position = array.type.get_field_index(field.name)
+        missing = position < 0  # accepted at the start, with missingColumns=null
+        child = pa.nulls(len(array), field.type) if missing else pc.struct_field(array, [position])
         fitted = _cast(child, field.type, f"{path}.{field.name}", replace)
         if not field.nullable and fitted.null_count:
             # A field of a null struct is null too; that is not an error.

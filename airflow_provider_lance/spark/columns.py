@@ -183,7 +183,7 @@ def check_schema(stream: pa.Schema, dataset: pa.Schema, *, uri: str) -> None:
     """
     faults = [
         f"column {name!r} ({stream.field(name).type}) is not in the dataset: leave it out of the "
-        f"stream, or add it with dataset.add_columns"
+        "stream, add it with dataset.add_columns, or set schemaEvolution=addColumns"
         for name in stream.names
         if name not in dataset.names
     ]
@@ -191,7 +191,8 @@ def check_schema(stream: pa.Schema, dataset: pa.Schema, *, uri: str) -> None:
         if field.name not in stream.names:
             faults.append(
                 f"column {field.name!r} ({field.type}) is missing from the stream: add it, for "
-                f"example with sql: SELECT *, CAST(NULL AS …) AS {field.name} FROM source"
+                f"example with sql: SELECT *, CAST(NULL AS …) AS {field.name} FROM source, "
+                "or set missingColumns=null"
             )
         elif why := _obstacle(stream.field(field.name).type, field.type):
             faults.append(
@@ -233,13 +234,20 @@ def _obstacle(source: pa.DataType, target: pa.DataType) -> str | None:
         return None
     if pt.is_integer(source) and pt.is_decimal(target) and target.scale <= _MOST_DIGITS - 19:
         return None
-    return f"cast it in sql, for example CAST(… AS {target})"
+    return (
+        f"cast it in sql, for example CAST(… AS {target}), or rewrite the dataset's column once "
+        "with dataset.alter_columns, while no stream runs"
+    )
 
 
 def _struct_obstacle(source: pa.StructType, target: pa.StructType) -> str | None:
     ours, theirs = {f.name: f.type for f in source}, {f.name: f.type for f in target}
     if set(ours) != set(theirs):
-        return f"fields {sorted(set(ours) ^ set(theirs))} are on one side only"
+        return (
+            f"fields {sorted(set(ours) ^ set(theirs))} are on one side only; leave them out or add "
+            "them in sql, with named_struct(…), or set schemaEvolution=addColumns and "
+            "missingColumns=null, which add and fill fields of structs, but not of maps and vectors"
+        )
     obstacles = (
         f"{name}: {why}" for name in theirs if (why := _obstacle(ours[name], theirs[name]))
     )

@@ -53,7 +53,7 @@ _INLINE_BYTES = 2 * 1024 * 1024
 _LOOKUP_BYTES = 64 * 1024 * 1024
 """The rows in memory whose keys a task looks up at once, and writes into fragments of their own."""
 
-_opened: dict[tuple[str, str], LanceDatasetPort] = {}
+_opened: dict[tuple[str, str, int], LanceDatasetPort] = {}
 """The dataset's port of this Python worker, kept across tasks: opening loads the manifest."""
 
 
@@ -70,6 +70,7 @@ class WriteTask:
     flagged: bool = False
     replace_invalid_text: bool = False
     sieve: Sieve = Sieve()
+    schema_version: int = 0
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -141,8 +142,9 @@ class WriteTask:
             return look_up(dataset, keys)
 
     def _port(self) -> LanceDatasetPort:
-        # The run id makes a restarted query open the dataset again, in case it was recreated.
-        name = (self.uri, self.run_id)
+        # The run id makes a restarted query open the dataset again, in case it was recreated;
+        # the version of its schema does so after columns were added.
+        name = (self.uri, self.run_id, self.schema_version)
         if name not in _opened:
             _opened.clear()
             _opened[name] = open_dataset(

@@ -46,6 +46,9 @@ class SinkOptions(Options):
       file footers, the rest for indices.
     - ``createIfMissing``, ``vectorSizes``: create the dataset with the stream's columns, with list
       columns as vectors of a fixed size.
+    - ``schemaEvolution``: ``none``, or ``addColumns``: a column that only the stream has is added
+      to the dataset, as nullable.
+    - ``missingColumns``: ``refuse`` a stream that lacks a column of the dataset, or write ``null``.
     - ``changeFeed``: the dataset has stable row ids, which a change feed needs: it is created with
       them, and one without them is refused.
     - ``invalidText``: ``refuse`` text that is not UTF-8, or ``replace`` its wrong bytes by U+FFFD.
@@ -74,6 +77,8 @@ class SinkOptions(Options):
     create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
     change_feed: bool = option(forms.flag, False, name="changeFeed")
     vector_sizes: Mapping[str, int] = option(forms.vector_sizes, dict, name="vectorSizes")
+    add_columns: bool = switch("none", "addColumns", name="schemaEvolution")
+    fill_missing: bool = switch("refuse", "null", name="missingColumns")
     replace_invalid_text: bool = switch("refuse", "replace", name="invalidText")
     expectations: tuple[Expectation, ...] = option(expectations, (), name="expectations")
     new_generation: bool = switch("fail", "newGeneration", name="onCheckpointChange")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_lance.protocol.port import (
+    AddColumns,
     Append,
     Barrier,
     Change,
@@ -37,7 +38,12 @@ Fragment = tuple[Row, ...]
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A compaction: all fragments become one. Only the in-memory dataset commits it as a change."""
+    """A compaction: all fragments become one. Only the in-memory dataset commits it as a change.
+
+    ``alters`` says that it also alters a column.
+    """
+
+    alters: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Version:
     change: Committed | None = None
     touched: frozenset[int] = frozenset()
     properties: Mapping[str, str] = field(default_factory=dict)
+    layout: int = 0
 
 
 def keys_of(rows: Iterable[Row], merge_keys: Sequence[str]) -> set[tuple[Any, ...]]:
@@ -84,9 +91,11 @@ def conflicts(landed: Version, ours: Committed, touched: frozenset[int]) -> bool
             return True
         case Configure(theirs), Configure(mine):
             return bool(theirs.keys() & mine.keys())
-        case (Barrier(), Append() | Upsert() | Barrier()) | (Append() | Upsert(), Barrier()):
+        case (Barrier() | AddColumns(), Append() | Upsert() | Barrier() | AddColumns()):
             return True
-        case (Overwrite() | Restore(), Append() | Upsert() | Rewrite() | Barrier()):
+        case (Append() | Upsert(), Barrier() | AddColumns()):
+            return True
+        case (Overwrite() | Restore(), Append() | Upsert() | Rewrite() | Barrier() | AddColumns()):
             return True
         case (Upsert() | Rewrite(), Upsert() | Rewrite()):
             return bool(landed.touched & touched)

@@ -15,7 +15,14 @@ from airflow_provider_lance.exceptions import (
     CommitStateUnknownError,
     DatasetNotFoundError,
 )
-from airflow_provider_lance.protocol.port import Append, Change, Configure, Overwrite, Upsert
+from airflow_provider_lance.protocol.port import (
+    AddColumns,
+    Append,
+    Change,
+    Configure,
+    Overwrite,
+    Upsert,
+)
 from airflow_provider_lance.testing.commit_rules import (
     Committed,
     Fragment,
@@ -52,7 +59,7 @@ class InMemoryDataset:
 
     def __init__(self, uri: str = "memory://dataset", config: Mapping[str, str] | None = None):
         self.uri = uri
-        self.layout = 0
+        self._layouts = 0
         self.is_local = False
         """Whether drivers read the store before each commit."""
         self.faults: list[Fault | None] = []
@@ -91,8 +98,7 @@ class InMemoryDataset:
 
     def alter(self) -> None:
         """Alter a column: earlier fragments no longer fit."""
-        self.layout += 1
-        self.commit(self.version, Rewrite(), {})
+        self.commit(self.version, Rewrite(alters=True), {})
 
     def clean_up(self, keep_from: int) -> None:
         """Remove every version below ``keep_from``, transactions included, as Lance does."""
@@ -179,7 +185,9 @@ class InMemoryDataset:
                 what = f"{type(change).__name__} on version {read_version}"
                 raise CommitPreemptedError(f"{what} was preempted by version {version}")
         head = self._versions[self.version] if self.version >= read_version else base
-        config, fragments = dict(head.config), dict(head.fragments)
+        config, fragments, layout = dict(head.config), dict(head.fragments), head.layout
+        if change == Rewrite(alters=True) or isinstance(change, AddColumns):
+            layout = self._layouts = self._layouts + 1
         match change:
             case Append(added):
                 self._add(fragments, added)
@@ -202,8 +210,8 @@ class InMemoryDataset:
                 self._add(fragments, [merged])
             case Restore(version):
                 old = self._versions[version]
-                config, fragments = dict(old.config), dict(old.fragments)
-        made = Version(config, fragments, change, touched, dict(properties))
+                config, fragments, layout = dict(old.config), dict(old.fragments), old.layout
+        made = Version(config, fragments, change, touched, dict(properties), layout)
         return max(self.version, read_version) + 1, made
 
     def _add(self, fragments: dict[int, Fragment], added: Sequence[Fragment]) -> None:
@@ -227,8 +235,8 @@ class InMemoryDatasetPort:
         """The version at which the handle stands."""
         self.config = found.config
         """The manifest config at that version."""
-        self.layout: object = dataset.layout
-        """The schema's number; :meth:`InMemoryDataset.alter` raises it."""
+        self.layout: object = found.layout
+        """The schema's number; each change of the schema has another."""
 
     @property
     def is_local(self) -> bool:

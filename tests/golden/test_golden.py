@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_lance.backends.launch import Launch
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.operators.task_state import DriverTaskState
+from airflow_provider_lance.protocol.added_columns import decode_added
 from airflow_provider_lance.protocol.codec import decode_query, decode_stamp, key
 from airflow_provider_lance.protocol.consumers import read_consumers
 from airflow_provider_lance.protocol.files import open_files
@@ -122,6 +123,13 @@ def test_the_position_of_a_consumer_is_read(changed: Any) -> None:
     }
     found = read_consumers(config, 57)
     assert (found.readable, found.unreadable) == ((written.CONSUMER,), {})
+
+
+@pytest.mark.parametrize("later", [{}, {"later": {"deep": [1, None]}}])
+def test_columns_that_an_epoch_added_are_read(later: dict[str, Any]) -> None:
+    ((name, text),) = read("added-columns").items()
+    properties = {name: json.dumps(json.loads(text) | later), "other.tool": "x"}
+    assert decode_added(properties) == written.ADDED
 
 
 @pytest.mark.parametrize("later", [{}, {"streaming.later": "{", "other.tool": "x"}])

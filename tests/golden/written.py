@@ -13,6 +13,7 @@ from airflow_provider_lance.backends.launch import ClusterDriver, Launch
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.operators.task_state import DriverTaskState
+from airflow_provider_lance.protocol.added_columns import AddedColumns, encode_added
 from airflow_provider_lance.protocol.codec import (
     encode_owner,
     encode_stamp,
@@ -240,8 +241,13 @@ def config(owner: Owner, note: StopNote | None = None, epoch: int = 42) -> dict[
     return {name: value for name, value in updates.items() if value is not None}
 
 
+ADDED = AddedColumns(
+    QUERY, 42, 1, 3, DRIVER.run_id, LATER, {"note": "string", "address.city": "string"}
+)
+
 WRITERS: dict[str, Callable[[], Any]] = {
     "transaction-properties": lambda: encode_stamp(QUERY, OWNER, EPOCH, 250, DRIVER.run_id),
+    "added-columns": lambda: encode_added(ADDED),
     "config-claimed": lambda: config(OWNER, epoch=NO_EPOCH),
     "config-active": lambda: config(OWNER),
     "config-released": lambda: config(RELEASED),

@@ -19,7 +19,7 @@ from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.lance_errors import is_panic
 from airflow_provider_lance.spark import job as jobs
-from airflow_provider_lance.spark import target
+from airflow_provider_lance.spark import schema_fit
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.spec.job import JobSpec
@@ -50,7 +50,7 @@ def texts(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     stream = Stream(spark, tmp_path, "id BIGINT, v ARRAY<STRING>")
     stream.add(pa.table({"id": [1, 2], "v": [["a", "b"], ["c", "d"]]}))
     stream.create(TEXTS)
-    monkeypatch.setattr(target, "check_schema", lambda *given, **named: None)
+    monkeypatch.setattr(schema_fit, "check_schema", lambda *given, **named: None)
     return stream
 
 

@@ -19,6 +19,7 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.port import (
+    AddColumns,
     Append,
     Barrier,
     Change,
@@ -61,6 +62,18 @@ MATRIX = {
     ("overwrite", "overwrite"): PREEMPTED,
     ("overwrite", "barrier"): PREEMPTED,
     ("overwrite", "configure"): LANDS,
+    ("add columns", "append"): PREEMPTED,
+    ("add columns", "upsert"): PREEMPTED,
+    ("add columns", "add columns"): PREEMPTED,
+    ("add columns", "barrier"): PREEMPTED,
+    ("add columns", "configure"): LANDS,
+    ("add columns", "overwrite"): PREEMPTED,
+    ("append", "add columns"): PREEMPTED,
+    ("upsert", "add columns"): PREEMPTED,
+    ("overwrite", "add columns"): PREEMPTED,
+    ("barrier", "add columns"): PREEMPTED,
+    ("configure", "add columns"): LANDS,
+    ("compaction", "add columns"): LANDS,
     ("compaction", "append"): LANDS,
     ("compaction", "upsert"): PREEMPTED,
     ("compaction", "configure"): LANDS,
@@ -93,6 +106,7 @@ def change(world: World, port: DatasetPort, name: str) -> Change:
         "configure": lambda: Configure({"a.b": "1"}),
         "configure other key": lambda: Configure({"a.c": "1"}),
         "barrier": Barrier,
+        "add columns": lambda: AddColumns(pa.schema([("x", pa.int64())])),
     }
     return made[name]()
 
@@ -112,6 +126,19 @@ def test_the_conflict_matrix(world: World, landed: str, then: str) -> None:
         with pytest.raises(CommitPreemptedError):
             port.commit(ours)
         assert world.open().version == head
+
+
+def test_added_columns_change_the_layout_once_and_no_row(world: World) -> None:
+    before = world.open()
+    landed = before.commit(AddColumns(pa.schema([("x", pa.int64())])), {"a": "b"})
+    assert landed.layout != before.layout
+    assert landed.layout == world.open().layout
+    assert landed.properties(landed.version) == {"a": "b"}
+    known = [{"id": row["id"], "epoch": row["epoch"]} for row in world.rows()]
+    assert known == [*epoch_rows(0), *epoch_rows(1)]
+    assert all(row.get("x") is None for row in world.rows())
+    world.compact()
+    assert world.open().layout == landed.layout
 
 
 def test_a_commit_carries_its_properties_and_keeps_the_config(world: World) -> None:

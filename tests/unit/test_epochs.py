@@ -11,10 +11,13 @@ import lance
 import pyarrow as pa
 import pytest
 
+from airflow_provider_lance.cli.epochs import _show
+from airflow_provider_lance.cli.output import Output
 from airflow_provider_lance.diagnostics.epoch_sources import readable_offset
 from airflow_provider_lance.diagnostics.epochs import EpochTable, read_epochs
 from airflow_provider_lance.exceptions import ProtocolVersionError
-from airflow_provider_lance.protocol.port import Append, Configure
+from airflow_provider_lance.protocol.added_columns import AddedColumns, encode_added
+from airflow_provider_lance.protocol.port import AddColumns, Append, Configure
 from airflow_provider_lance.repair.actions import resolve_checkpoint
 from tests.support.drivers import QUERY
 from tests.support.repairing import HERE, CheckpointDriver, Scene, lance_scene, twin_scene
@@ -109,6 +112,23 @@ def test_offsets_of_named_sources_are_told_by_their_names(scene: Scene) -> None:
     assert newest.end_offsets == ('a:{"n":7}', 'b:{"n":2}')
     assert newest.start_offsets == ("a:-", 'b:{"n":1}')
     assert (oldest.end_offsets, oldest.start_offsets) == (('b:{"n":1}',), ("b:-",))
+
+
+def test_columns_that_any_query_added_are_a_mark_with_their_own_time(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at = "2026-11-20T14:00:00.000+00:00"
+    for query in ("other", QUERY):
+        added = AddedColumns(query, 3, 0, 1, "run", at, {"x": "int64", "s.b": "string"})
+        column = pa.schema([(f"x_{query}", pa.int64())])
+        scene.world.open().commit(AddColumns(column), encode_added(added))
+    scene.world.open().commit(Configure({"a.b": "c"}), {"streaming.addedColumns": "{"})
+    CheckpointDriver(scene).step()
+    said = "epoch 3 added columns x (int64), s.b (string), query "
+    marks = [(mark.kind, mark.at, mark.what) for mark in table(scene).marks]
+    assert marks == [("columns", at, said + QUERY), ("columns", at, said + "other")]
+    _show(table(scene), Output(), offsets=False)
+    assert f"{at}: {said}{QUERY}" in capsys.readouterr().out
 
 
 def test_only_as_many_epochs_as_asked_for_are_read(scene: Scene) -> None:
