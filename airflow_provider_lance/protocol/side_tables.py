@@ -21,6 +21,7 @@ from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.decoding import remove
 from airflow_provider_lance.protocol.epoch_plan import EpochPlan
 from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.protocol.option_parsers import contains
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.sides import decode_sides, side_key
@@ -115,11 +116,9 @@ class SideTables:
             return
         if self._main.owner is None:
             self._main.claim(epoch_id)
-        held = [(name, side) for name, side in self._sides.items() if side.must_claim]
-        for name, side in held:
-            self._claim(name, side, epoch_id)
-        if held:
-            self._main.confirm()
+        for name, side in self._sides.items():
+            if side.must_claim:
+                self._claim(name, side, epoch_id)
         self._claimed = True
 
     def begin(
@@ -141,7 +140,6 @@ class SideTables:
             side = self._join(name, epoch_id, open_port())
         elif side.owner is None:
             self._claim(name, side, epoch_id)
-            self._main.confirm()
         with self._named(name, side.port.uri):
             side.identify(self._main.driver)
             plan = side.begin(epoch_id)
@@ -179,9 +177,15 @@ class SideTables:
             return side
 
     def _claim(self, name: str, side: DriverSession, epoch_id: int) -> None:
+        """Claim a side table as the owner of the own table, and make sure that it still is.
+
+        A driver that was fenced there must not take a side table from its successor.
+        """
+        self._main.confirm()
         with self._named(name, side.port.uri):
             side.identify(self._main.driver)
             side.claim(epoch_id)
+        self._main.confirm()
         self._refuse_ahead(name, side)
 
     # ----------------------------------------------------------------------------------------- end
@@ -213,7 +217,7 @@ class SideTables:
             raise type(error)(f"side table {name!r} of {table}, at {uri}: {error}") from error
 
     def _refuse_moved(self, name: str, uri: str, wanted: str | None) -> None:
-        if wanted is not None and wanted != uri:
+        if wanted is not None and not (contains(uri, wanted) and contains(wanted, uri)):
             raise SideTableError(
                 f"side table {name!r} of {self._main.port.uri} is registered at {uri}, and the "
                 f"options give {wanted}. Give {uri} in the options. To begin another one: "

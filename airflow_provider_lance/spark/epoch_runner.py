@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from airflow_provider_lance.protocol.decision import Decision
@@ -152,11 +152,16 @@ class EpochRunner:
             F.lit(None).alias(name) if name in self._missing else F.col(quoted(name))
             for name in self._schema.names
         ]
-        if delete_when := self._options.delete_when:
-            columns.append(F.expr(delete_when).alias(DELETE_FLAG))
+        return df.select(*columns, *self._conditions())
+
+    def _conditions(self) -> list[Column]:
+        """Return the columns of the options' conditions."""
+        columns = []
+        if self._options.delete_when:
+            columns.append(F.expr(self._options.delete_when).alias(DELETE_FLAG))
         for name, condition in self._writer.task.sieve.columns:
             columns.append(F.expr(condition).alias(name))
-        return df.select(*columns)
+        return columns
 
 
 def _task(options: SinkOptions, schema: pa.Schema, run_id: str) -> WriteTask:

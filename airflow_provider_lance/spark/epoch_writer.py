@@ -54,19 +54,28 @@ class EpochWriter:
         :raises StorageUnavailableError: the store did not accept the rows.
         """
         began = time.monotonic()
-        written = self._directly(df, dataset, began) or self._on_executors(df, dataset)
+        rows = self.collect(df)
+        if rows is None:
+            written = self._on_executors(df, dataset)
+        else:
+            written = gather_rows(rows, self.task, dataset)
         taken = written.checks.dropped + written.checks.quarantined
-        self._forecast.note(began, Size(written.rows + taken, written.bytes))
+        self.note(began, written.rows + taken, written.bytes)
         return written
 
-    def _directly(self, df: DataFrame, dataset: Any, began: float) -> CollectedFragments | None:
-        expected = self._forecast.at(began)
+    def note(self, began: float, rows: int, size: int) -> None:
+        """Record an epoch for the next one's estimate: its start, rows, and bytes in memory."""
+        self._forecast.note(began, Size(rows, size))
+
+    def collect(self, df: DataFrame) -> pa.Table | None:
+        """Return an epoch's rows on the driver, ``None`` if the executors must write them."""
+        expected = self._forecast.at(time.monotonic())
         if not self._collects or expected is None or not self._is_small(expected):
             return None
         if _planned_bytes(df) > _DIRECT_BYTES:
             return None
         try:
-            rows = df.toArrow()
+            return df.toArrow()
         except (Py4JJavaError, PySparkException) as error:
             if "spark.driver.maxResultSize" not in str(error):
                 raise
@@ -77,7 +86,6 @@ class EpochWriter:
             log.warning("Spark cannot collect these columns, executors write. error=%s", error)
             self._collects = False
             return None
-        return gather_rows(rows, self.task, dataset)
 
     def _is_small(self, expected: Size) -> bool:
         return expected.rows <= self.task.small_epoch_rows and expected.bytes <= _DIRECT_BYTES

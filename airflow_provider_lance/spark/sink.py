@@ -29,6 +29,7 @@ from airflow_provider_lance.spark.active_query import (
 from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.epoch_runner import EpochRunner
 from airflow_provider_lance.spark.files import HadoopFiles
+from airflow_provider_lance.spark.routes import RouteRunner, open_home
 from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
 from airflow_provider_lance.spark.start import (
     classic_session,
@@ -181,7 +182,7 @@ class LanceSink:
                 "lance.write_dataset"
             )
         options = self.options
-        port = open_target(df, options)
+        port = open_home(df, options) if options.route_by else open_target(df, options)
         self._schema = port.dataset.schema
         files = HadoopFiles(spark, options.checkpoint_location)
 
@@ -208,7 +209,7 @@ class LanceSink:
         if streaming:  # otherwise Spark has already read it, and writes to it
             refuse_corrupt(files, checkpoint, port, options.query_id, session.watermark)
         sides = SideTables(session, self._open_side, digest=options.division)
-        sides.prepare()
+        sides.prepare(options.side_uri)
         self.session, self.sides = session, sides
         return session
 
@@ -271,7 +272,8 @@ class LanceSink:
             session.identify(driver)
             assert self._schema is not None
             assert self.sides is not None
-            self._runner = EpochRunner(
+            made = RouteRunner if self.options.route_by else EpochRunner
+            self._runner = made(
                 self.options,
                 session,
                 self.sides,

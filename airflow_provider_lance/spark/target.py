@@ -29,7 +29,7 @@ from airflow_provider_lance.spark.sieve import FLAG
 from airflow_provider_lance.spark.writer import DELETE_FLAG
 from airflow_provider_lance.spec.sink_options import SinkOptions
 
-__all__ = ["fit_target", "open_target"]
+__all__ = ["fit_target", "open_target", "open_with_schema"]
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,15 @@ def fit_target(df: DataFrame, schema: pa.Schema, options: SinkOptions) -> Schema
     if fit.added.names:
         _rehearse(fit.added, ())
     return fit
+
+
+def open_with_schema(schema: pa.Schema, options: SinkOptions) -> LanceDatasetPort:
+    """Open the dataset; create it with these columns first if the options say so.
+
+    :raises DatasetNotFoundError: there is none, and ``createIfMissing`` is off.
+    :raises StorageUnavailableError: the store did not answer, or it could not be created.
+    """
+    return _existing(options) or _create(schema, options)
 
 
 def _open(options: SinkOptions) -> LanceDatasetPort:
@@ -193,6 +202,8 @@ def _read_by_conditions(df: DataFrame, options: SinkOptions) -> tuple[str, ...]:
     With ``schemaEvolution=addColumns``, a new column that only an expectation reads is added.
     """
     names: list[str] = []
+    """Check the conditions and return the columns they read: the dataset need not have those."""
+    names = [options.route_by] if options.route_by else []
     if options.delete_when:
         names += columns_of_condition(df, options.delete_when, "deleteWhen")
     for each in options.expectations:

@@ -32,7 +32,7 @@ from airflow_provider_lance.protocol.row_ids import KeyLookup, known_first, look
 from airflow_provider_lance.spark.casts import conform, one_form_of_floats
 from airflow_provider_lance.spark.sieve import Sieve
 
-__all__ = ["DELETE_FLAG", "MESSAGE_SCHEMA", "WriteTask"]
+__all__ = ["DELETE_FLAG", "INLINE_BYTES", "MESSAGE_SCHEMA", "WriteTask"]
 
 DELETE_FLAG = "__lance_delete"
 """The boolean column that holds the value of `deleteWhen`; it never reaches the dataset."""
@@ -46,7 +46,7 @@ MESSAGE_SCHEMA = """
 `checks` are the counts of its expectations, where the task has sifted the rows itself.
 """
 
-_INLINE_BYTES = 2 * 1024 * 1024
+INLINE_BYTES = 2 * 1024 * 1024
 """The most that one task may send to the driver: 400 tasks stay below spark.driver.maxResultSize.
 """
 
@@ -71,6 +71,7 @@ class WriteTask:
     replace_invalid_text: bool = False
     sieve: Sieve = Sieve()
     schema_version: int = 0
+    inline_bytes: int = INLINE_BYTES
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -95,7 +96,7 @@ class WriteTask:
                 continue
             buffered.append(batch)
             rows, size = rows + batch.num_rows, size + batch.nbytes
-            if rows > self.small_epoch_rows or size > _INLINE_BYTES:
+            if rows > self.small_epoch_rows or size > self.inline_bytes:
                 return buffered, batches
         return buffered, None
 

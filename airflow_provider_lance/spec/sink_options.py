@@ -18,11 +18,12 @@ from airflow_provider_lance.protocol.json_codec import Options
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.protocol.option_parsers import option, switch
 from airflow_provider_lance.spec.expectations import Action, Expectation, expectations
+from airflow_provider_lance.spec.routes import PLACE, ROUTE, route_template, template_beside
 from airflow_provider_lance.supervision.driver_reports import report_location
 
 __all__ = ["SinkOptions"]
 
-_DIVIDING: tuple[str, ...] = ()
+_DIVIDING: tuple[str, ...] = ("routeBy", "routeUri")
 """The names of the options that decide which rows go into a side table; see :attr:`division`."""
 
 _bytes = partial(forms.positive, most=2**40)  # 1 TiB
@@ -49,6 +50,10 @@ class SinkOptions(Options):
     - ``schemaEvolution``: ``none``, or ``addColumns``: a column that only the stream has is added
       to the dataset, as nullable.
     - ``missingColumns``: ``refuse`` a stream that lacks a column of the dataset, or write ``null``.
+    - ``routeBy``: a column of the stream; each of its values has a dataset of its own, and ``uri``
+      records what went where.
+    - ``routeUri``: where these datasets lie, with ``{route}`` in place of the value.
+    - ``maxRoutes``: the most datasets that the stream may write; 1,000 by default.
     - ``changeFeed``: the dataset has stable row ids, which a change feed needs: it is created with
       them, and one without them is refused.
     - ``invalidText``: ``refuse`` text that is not UTF-8, or ``replace`` its wrong bytes by U+FFFD.
@@ -75,6 +80,9 @@ class SinkOptions(Options):
     auto_compact_every: int = option(forms.count, 0, name="autoCompactEvery")
     cache_bytes: int = option(_bytes, CACHE_BYTES, name="cacheBytes")
     create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
+    route_by: str | None = option(forms.text, None, name="routeBy")
+    route_uri: str | None = option(route_template, None, name="routeUri")
+    max_routes: int | None = option(forms.positive, None, name="maxRoutes")
     change_feed: bool = option(forms.flag, False, name="changeFeed")
     vector_sizes: Mapping[str, int] = option(forms.vector_sizes, dict, name="vectorSizes")
     add_columns: bool = switch("none", "addColumns", name="schemaEvolution")
@@ -119,6 +127,7 @@ class SinkOptions(Options):
             raise SpecError("deleteWhen needs mergeKeys: rows are deleted by their keys")
         if any(each.action is Action.QUARANTINE for each in self.expectations):
             raise SpecError("expectations: the action 'quarantine' is not available yet")
+        self._check_routes(given)
         checkpoint = self.checkpoint_location
         if forms.contains(self.uri, checkpoint):
             raise SpecError(
@@ -131,6 +140,40 @@ class SinkOptions(Options):
                     f"the dataset {self.uri!r} lies in {folder!r}, where Spark and the driver keep "
                     "files of their own: give it another place than checkpointLocation"
                 )
+
+    def _check_routes(self, given: Mapping[str, Any]) -> None:
+        if not self.route_by:
+            if named := sorted({"routeUri", "maxRoutes"} & given.keys()):
+                raise SpecError(f"{named} belong to routeBy, which is missing")
+            return
+        if self.output_mode.effect.replaces_all:
+            raise SpecError(
+                "routeBy needs outputMode append or update: an epoch in complete mode replaces all "
+                "rows, and a route without rows in it would keep its old ones"
+            )
+        if self.auto_compact_every:
+            raise SpecError(
+                "autoCompactEvery compacts one dataset, and routeBy writes many: schedule "
+                "lance-stream optimize for them"
+            )
+        if self.add_columns or self.fill_missing:
+            raise SpecError(
+                "schemaEvolution and missingColumns do not go with routeBy yet: each dataset has a "
+                "schema of its own"
+            )
+        lies = self.route_uri_of(f"{ROUTE}x")
+        for place in (self.uri, self.checkpoint_location):
+            if forms.contains(place, lies):
+                raise SpecError(f"the routes, such as {lies!r}, lie in {place!r}: change routeUri")
+
+    def route_uri_of(self, name: str) -> str:
+        """Return where a route's dataset lies, by its name among the side tables."""
+        template = self.route_uri or template_beside(self.uri)
+        return template.replace(PLACE, name.removeprefix(ROUTE))
+
+    def side_uri(self, name: str) -> str | None:
+        """Return where the options put a side table, ``None`` if they do not say."""
+        return self.route_uri_of(name) if self.route_by and name.startswith(ROUTE) else None
 
     @property
     def division(self) -> str:

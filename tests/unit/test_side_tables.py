@@ -346,3 +346,18 @@ def test_newer_registration_is_refused() -> None:
 )
 def test_side_table_lies_beside_its_table(uri: str, beside: str) -> None:
     assert uri_beside(uri, "quarantine") == beside
+
+
+def test_fenced_driver_takes_no_side_table_from_its_successor() -> None:
+    store, log = Store(), {}
+    run(store, log, 4)
+    stale = SideDriver(store, log)
+    stale.step()  # epoch 4 has rows for `three` alone
+    heir = SideDriver(store, log)
+    heir.step()  # epoch 5 has rows for `two`, which was released
+    with pytest.raises(FencedError):
+        stale.append("two", 5, rows_of(5)["two"])
+    while log["committed"] < 7:
+        heir.step()
+    assert heir.sides.release()
+    expect(store, 8)

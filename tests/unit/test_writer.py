@@ -90,11 +90,8 @@ def test_exactly_so_many_rows_are_still_small(task: WriteTask) -> None:
     assert message.data is not None
 
 
-def test_few_but_big_rows_do_not_travel_to_the_driver(
-    task: WriteTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "_INLINE_BYTES", 1000)
-    (message,) = messages(task, [batch([1], name=["x" * 2000])])
+def test_few_but_big_rows_do_not_travel_to_the_driver(task: WriteTask) -> None:
+    (message,) = messages(replace(task, inline_bytes=1000), [batch([1], name=["x" * 2000])])
     assert message.data is None
     assert message.rows == 1
 
