@@ -68,8 +68,22 @@ def _show(seen: list[Status], target: Target, output: Output) -> None:
         name = f"{status.query_id}: " if len(seen) > 1 else ""
         output.say(f"{name}{status.sentence}", style_of(status))
         output.show(output.pairs(numbers(status)))
+        _show_sides(status, output)
         for line, style in finding_lines(status.findings):
             output.say(line, style)
+
+
+def _show_sides(status: Status, output: Output) -> None:
+    if not status.sides:
+        return
+    rows = [
+        (each.name, f"{each.watermark:,}", f"{each.version:,}", each.lost or each.problem or "-")
+        for each in status.sides
+    ]
+    output.say("side tables:")
+    output.show(
+        output.table(("name", "watermark", "version", "trouble"), rows, fixed="watermark version")
+    )
 
 
 def numbers(status: Status) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ from airflow_provider_lance.diagnostics.evidence import (
     Evidence,
     Tolerance,
 )
+from airflow_provider_lance.diagnostics.side_tables import collect_sides
 from airflow_provider_lance.exceptions import CheckpointCorruptError, SpecError
 from airflow_provider_lance.maintenance.dataset_metrics import (
     Version,
@@ -98,8 +99,10 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         watermark = exact_watermark(port, query_id)
     drivers = with_owner(drivers, state, reports, now)
     checkpoint, problem, broken = _checkpoint(location, opener, state)
-    if checkpoint and checkpoint.id == _checkpoint_id(None, state):
-        watermark = exact_watermark(port, query_id, spark_done=checkpoint.committed)
+    own = checkpoint is not None and checkpoint.id == _checkpoint_id(None, state)
+    spark_done = checkpoint.committed if checkpoint and own else None
+    if spark_done is not None:
+        watermark = exact_watermark(port, query_id, spark_done=spark_done)
     lives = any(
         each.liveness(tolerance.silence).alive for each in drivers if not _released(each, state)
     )
@@ -138,6 +141,7 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         # A cleanup may just have removed what the handle's version references.
         intact=port.is_intact() or port.latest().is_intact(),
         corruption=corruption,
+        sides=collect_sides(port, query_id, storage_options, spark_done=spark_done),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from airflow_provider_lance.diagnostics.consumers import ConsumerStatus
+from airflow_provider_lance.diagnostics.side_tables import SideTableStatus
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
@@ -127,6 +128,8 @@ class Evidence:
     """Whether Spark could not read the checkpoint either."""
     intact: bool = True
     """Whether the oldest data file that the newest version references exists."""
+    sides: tuple[SideTableStatus, ...] = ()
+    """The further datasets that the query has registered, by name."""
     corruption: Corruption | None = None
     """Checkpoint files on which a start would fail; checked only while no driver runs."""
 

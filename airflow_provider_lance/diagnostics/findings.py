@@ -68,6 +68,8 @@ class Code(StrEnum):
     COMMIT_LOG_AHEAD = "LS204", Severity.CRITICAL, "Spark's commit log is ahead of the dataset"
     HISTORY_GAP = "LS205", Severity.ERROR, "the evidence for an epoch was cleaned up"
     WATERMARK_JUMPED = "LS206", Severity.CRITICAL, "the config's watermark is ahead of all evidence"
+    SIDE_TABLE_LOST = "LS207", Severity.CRITICAL, "a side table lacks rows that were committed"
+    SIDE_TABLE_UNREADABLE = "LS208", Severity.WARNING, "a side table cannot be read"
     CHECKPOINT_MISSING = "LS301", Severity.ERROR, "the checkpoint is missing"
     CHECKPOINT_FOREIGN = "LS302", Severity.ERROR, "the checkpoint is another query's"
     CHECKPOINT_OLDER = "LS303", Severity.CRITICAL, "the checkpoint is older than the dataset says"

@@ -11,6 +11,7 @@ from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.diagnostics.rules_checkpoint import checkpoint_rules
 from airflow_provider_lance.diagnostics.rules_driver import driver_rules
 from airflow_provider_lance.diagnostics.rules_epochs import epoch_rules
+from airflow_provider_lance.diagnostics.rules_sides import side_rules
 from airflow_provider_lance.supervision.health import StreamState
 
 __all__ = ["evaluate_rules", "unreadable_finding"]
@@ -26,6 +27,7 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
         *checkpoint_rules(evidence),
         *epoch_rules(evidence, tolerance),
         *driver_rules(evidence, tolerance),
+        *side_rules(evidence),
     ]
     found += _otherwise_lost(evidence, found)
     found.sort(key=lambda finding: (-finding.severity, finding.code))

@@ -14,6 +14,7 @@ from airflow_provider_lance.diagnostics.evidence import (
 from airflow_provider_lance.diagnostics.findings import Finding, Severity
 from airflow_provider_lance.diagnostics.formatting import ago, seconds_since, unread
 from airflow_provider_lance.diagnostics.rules import evaluate_rules
+from airflow_provider_lance.diagnostics.side_tables import SideTableStatus
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import DatasetPort
@@ -33,8 +34,7 @@ class Status(JsonRecord):
     ``state`` is a :class:`~airflow_provider_lance.supervision.health.StreamState` or ``unknown``,
     ``driver`` is ``host:pid``, times are ISO 8601. A Lance source also has a ``source_position``,
     how far it is read. ``checks`` counts what the expectations found in the newest driver's run.
-    ``healthy`` means that no finding is an error or
-    worse.
+    ``sides`` are its side tables. ``healthy`` means that no finding is an error or worse.
     """
 
     uri: str
@@ -63,6 +63,7 @@ class Status(JsonRecord):
     checks: RowChecks | None = None
     input_rows_per_second: float | None = None
     processed_rows_per_second: float | None = None
+    sides: tuple[SideTableStatus, ...] = ()
     findings: tuple[Finding, ...] = ()
 
 
@@ -140,6 +141,7 @@ def status(
         checks=heartbeat.checks if heartbeat and heartbeat.checks else None,
         input_rows_per_second=_progress(driver, "inputRowsPerSecond") if responds else None,
         processed_rows_per_second=_progress(driver, "processedRowsPerSecond") if responds else None,
+        sides=evidence.sides,
         findings=tuple(findings),
     )
 

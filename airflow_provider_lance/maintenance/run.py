@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
-from airflow_provider_lance.exceptions import CommitPreemptedError
+from airflow_provider_lance.exceptions import CommitPreemptedError, DatasetNotFoundError
 from airflow_provider_lance.maintenance.cleanup import (
     Retention,
     clean_up,
@@ -29,7 +30,8 @@ from airflow_provider_lance.maintenance.dataset_metrics import (
 )
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, Step
 from airflow_provider_lance.protocol.backoff import Backoff
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.codec import query_ids
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.lance_errors import (
     LANCE_ERRORS,
@@ -37,6 +39,7 @@ from airflow_provider_lance.protocol.lance_errors import (
     named_panics,
     read_error,
 )
+from airflow_provider_lance.protocol.sides import decode_sides
 
 __all__ = ["Report", "maintain", "refresh_indices", "summary_lines"]
 
@@ -60,7 +63,8 @@ class Report(JsonRecord):
     """One run.
 
     ``done`` has the figures of each step that did something; ``skipped`` says why each other step
-    was skipped. ``warnings`` name the consumers whose position keeps nothing, or everything.
+    was skipped. ``warnings`` name the consumers whose position keeps nothing, or everything, and
+    side tables that are missing. ``sides`` are the reports of the dataset's side tables.
     """
 
     uri: str
@@ -71,6 +75,7 @@ class Report(JsonRecord):
     skipped: dict[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     seconds: float = 0.0
+    sides: tuple[Report, ...] = ()
 
 
 def summary_lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -87,6 +92,8 @@ def summary_lines(report: Mapping[str, Any]) -> Iterator[str]:
     for name in _SHOWN:
         yield f"{name:>15} {before[name]:>15,} -> {after[name]:>15,}"
     yield f"{report['uri']} at version {after['version']}, {report['seconds']:.1f} s"
+    for side in report["sides"]:
+        yield from summary_lines(side)
 
 
 def maintain(
@@ -97,7 +104,7 @@ def maintain(
     execute: Execute = execute_here,
     on_progress: Callable[[int, int], None] = lambda done, tasks: None,
 ) -> Report:
-    """Run the requested steps that pay off.
+    """Run the requested steps that pay off, on the dataset and then on its side tables.
 
     Each step is committed on its own: what one has done stays when a later one fails.
 
@@ -112,6 +119,7 @@ def maintain(
         for step in options.steps:
             run.do(step)
         run.report.after = run.measure()
+        run.maintain_sides()
     run.report.seconds = round(time.monotonic() - began, 3)
     return run.report
 
@@ -141,6 +149,35 @@ class _Run:
             self.report.skipped[step] = f"the deadline of {self._options.deadline} s is over"
             return
         {Step.COMPACT: self._compact, Step.INDEX: self._index, Step.CLEANUP: self._clean}[step]()
+
+    def maintain_sides(self) -> None:
+        """Do the same to every side table that a query has registered."""
+        config, reports, lost = self._port.config, list[Report](), list[str]()
+        registered = (decode_sides(config, query_id).items() for query_id in query_ids(config))
+        for name, uri in dict(chain.from_iterable(registered)).items():
+            options = self._options
+            if self._deadline is not None:
+                left = max(1, round(self._deadline - time.monotonic()))
+                options = replace(options, deadline=left)
+            if self._is_over():
+                self.report.skipped[name] = f"the deadline of {self._options.deadline} s is over"
+                continue
+            try:
+                port = open_dataset(uri, self._storage)
+            except DatasetNotFoundError:
+                lost.append(f"side table {name!r} is missing: there is no dataset at {uri}")
+                continue
+            reports.append(
+                maintain(
+                    port,
+                    options,
+                    self._storage,
+                    execute=self._execute,
+                    on_progress=self._on_progress,
+                )
+            )
+        self.report.sides = tuple(reports)
+        self.report.warnings += tuple(lost)
 
     def _is_over(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline

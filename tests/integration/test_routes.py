@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.cli.main import main
 from airflow_provider_lance.exceptions import (
     RowsRefusedError,
     SchemaMismatchError,
@@ -212,8 +214,11 @@ def test_page_says_what_works(stream: Stream, capfd: pytest.CaptureFixture[str])
     exec(parts_of, made)
     ids = sorted(n for part in made["parts"] for n in part.column("id").to_pylist())
     assert ids == list(range(30))
-    (command,) = blocks("bash")
-    program = command.strip().removeprefix('python -c "').removesuffix('"')
     capfd.readouterr()
-    exec(program.replace(r"\n", "\\n"), {})
-    assert [line.rpartition("/")[2] for line in capfd.readouterr().out.split()] == sorted(folders)
+    (commands,) = blocks("bash")
+    for command in commands.strip().splitlines():
+        said = main(shlex.split(command)[1:])
+        assert said == 0, (command, capfd.readouterr())
+    shown = capfd.readouterr().out
+    assert all(name in shown for name in ("route.acme", "route.=u=s", "route.globex"))
+    assert "acme.lance at version" in shown

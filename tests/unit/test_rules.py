@@ -14,6 +14,7 @@ from airflow_provider_lance.diagnostics.catalogue import Case
 from airflow_provider_lance.diagnostics.evidence import Contradiction, Evidence, Undone
 from airflow_provider_lance.diagnostics.findings import Code, Severity
 from airflow_provider_lance.diagnostics.rules import evaluate_rules
+from airflow_provider_lance.diagnostics.side_tables import SideTableStatus
 from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
 from airflow_provider_lance.protocol.checkpoint_files import CorruptFile
 from airflow_provider_lance.protocol.model import (
@@ -344,6 +345,25 @@ ROWS: dict[str, Row] = {
             state=state(stop_token=1, stop_note=StopNote(1, time=at(900))), drivers=(GONE,),
         ),
         [(Code.DRIVER_GONE, ERROR)],
+    ),
+    # --------------------------------------------------------------------------------- side tables
+    "side tables ahead and behind": (
+        seen(
+            sides=(
+                SideTableStatus("a", "/a.lance", 6, 9),
+                SideTableStatus("b", "/b.lance", 1, 3),
+            )
+        ),
+        [],
+    ),
+    "side tables lost and unreadable": (
+        seen(
+            sides=(
+                SideTableStatus("a", "/a.lance", lost="there is no dataset"),
+                SideTableStatus("b", "/b.lance", problem="the store did not answer"),
+            )
+        ),
+        [(Code.SIDE_TABLE_LOST, CRITICAL), (Code.SIDE_TABLE_UNREADABLE, WARNING)],
     ),
     # ------------------------------------------------------------------------------------ protocol
     "another tool's": (
