@@ -24,6 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.spark.application import read_spec, start_logging
+from airflow_provider_lance.spark.debezium import RAW, REFUSED, unpack_debezium
 from airflow_provider_lance.spark.driver_loop import DriverLoop
 from airflow_provider_lance.spark.failures import message_of, named_failure, named_user_failure
 from airflow_provider_lance.spark.files import HadoopFiles
@@ -194,10 +195,15 @@ def _from_source(session: SparkSession, spec: JobSpec, source: Source) -> DataFr
     try:
         form = STREAM_FORMAT if source.is_lance else source.format
         reader = session.readStream.format(form).options(**options)
-        df = (reader.schema(source.schema) if source.schema else reader).load()
+        schema = source.reader_schema
+        df = (reader.schema(schema) if schema else reader).load()
+        if source.envelope:
+            df = unpack_debezium(df, str(source.schema), source.envelope_options)
         if not spec.sql:
             return df
         result = _over(df, spec.sql)
+        if source.envelope:
+            _refuse_lost_refusals(result, spec.sql)
         if not source.is_lance or "columns" in map(str.lower, options):
             return result
         less = read_less(df, needed_columns(result), reader)
@@ -207,6 +213,16 @@ def _from_source(session: SparkSession, spec: JobSpec, source: Source) -> DataFr
         if isinstance(named, SpecError):
             raise SpecError(f"the source or its sql cannot be read: {named}") from None
         raise
+
+
+def _refuse_lost_refusals(result: DataFrame, sql: str) -> None:
+    """Refuse SQL that would let records that were not unpacked land as rows of nulls."""
+    if REFUSED not in result.columns and REFUSED not in sql:
+        raise SpecError(
+            f"sql leaves out {REFUSED}, so records that cannot be unpacked would be rows of nulls: "
+            f"select {REFUSED} and {RAW} too, and the sink refuses or quarantines these records; "
+            f"or say WHERE {REFUSED} IS NULL, which drops them"
+        )
 
 
 def _over(df: DataFrame, sql: str) -> DataFrame:

@@ -16,6 +16,7 @@ from airflow_provider_lance.protocol import option_parsers as forms
 from airflow_provider_lance.protocol.json_codec import Options
 from airflow_provider_lance.protocol.option_parsers import option
 from airflow_provider_lance.source.options import LANCE, SourceOptions
+from airflow_provider_lance.spec.envelope import EnvelopeOptions, envelope
 from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.spec.source_options import refuse_misspelt
 
@@ -37,11 +38,19 @@ def _trigger(value: Any) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Options):
-    """Any streaming source of Spark: ``format``, its ``options``, and a DDL ``schema``."""
+    """Any streaming source of Spark: ``format``, its ``options``, and a DDL ``schema``.
+
+    With an ``envelope``, ``debezium``, the schema is that of the rows in the source's records; see
+    :class:`.EnvelopeOptions`.
+    """
 
     format: str = option(forms.text, "", name="format")
     options: Mapping[str, str] = option(forms.strings, dict, name="options", secret=True)
     schema: str | None = option(forms.text, None, name="schema")
+    envelope: str | None = option(envelope, None, name="envelope")
+    envelope_options: EnvelopeOptions = option(
+        EnvelopeOptions.parse, EnvelopeOptions(), name="envelopeOptions"
+    )
 
     what = "source"
 
@@ -49,6 +58,15 @@ class Source(Options):
         """Refuse a source without a format, or with a misspelt option."""
         if not self.format:
             raise SpecError("source: format is missing, for example 'parquet', 'kafka' or 'rate'")
+        if self.envelope and not self.schema:
+            raise SpecError(
+                f"source: envelope={self.envelope} needs schema, the columns of the rows in the "
+                "records, for example 'id BIGINT, name STRING'"
+            )
+        if not self.envelope and self.envelope_options != EnvelopeOptions():
+            raise SpecError("source: envelopeOptions go with envelope")
+        if self.is_lance and self.envelope:
+            raise SpecError("source: a Lance dataset has rows in no envelope; leave envelope out")
         if self.is_lance:
             SourceOptions.spelled(self.options)
             if self.schema:
@@ -63,6 +81,11 @@ class Source(Options):
     def to_json(self) -> dict[str, Any]:
         """Return the source as :meth:`parse` reads it, secrets included."""
         return {"schema": None} | super().to_json()
+
+    @property
+    def reader_schema(self) -> str | None:
+        """Return the schema that Spark's reader takes; the rows' in an envelope is another."""
+        return None if self.envelope else self.schema
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -218,6 +218,47 @@ def test_a_source_is_a_format_with_options_and_a_schema() -> None:
     assert Source.parse({"format": "rate"}) == Source(format="rate", options={}, schema=None)
 
 
+def test_a_source_with_an_envelope_keeps_it_on_its_way_to_the_driver() -> None:
+    given = {
+        "format": "kafka",
+        "options": {"subscribe": "customers"},
+        "schema": "id BIGINT",
+        "envelope": "debezium",
+        "envelopeOptions": {"timestamps": "us", "decimals": "base64"},
+    }
+    source = Source.parse(given)
+    assert source.reader_schema is None
+    assert Source.parse(json.loads(json.dumps(source.to_json()))) == source
+    plain = Source.parse({"format": "parquet", "schema": "id BIGINT"})
+    assert (plain.envelope, plain.reader_schema) == (None, "id BIGINT")
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"envelope": "canal", "schema": "id INT"}, "envelope must be 'debezium'"),
+        ({"envelope": "debezium"}, "envelope=debezium needs schema"),
+        ({"envelopeOptions": {"timestamps": "us"}}, "envelopeOptions go with envelope"),
+        (
+            {"envelope": "debezium", "schema": "id INT", "envelopeOptions": {"timestamps": "s"}},
+            "timestamps must be 'ms', 'us' or 'ns'",
+        ),
+        (
+            {
+                "format": "lance",
+                "options": {"path": "/t.lance"},
+                "envelope": "debezium",
+                "schema": "id INT",
+            },
+            "rows in no envelope",
+        ),
+    ],
+)
+def test_an_envelope_that_makes_no_sense_is_refused(more: dict[str, Any], why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        Source.parse({"format": "kafka", "options": {"subscribe": "customers"}} | more)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
