@@ -59,7 +59,7 @@ def _passes_over(consumer: Consumer, effect: Effect) -> bool:
 
 def _effect(here: LanceDatasetPort | None, before: LanceDatasetPort | None) -> Effect:
     if here is None:
-        return Effect.RESTORE  # nobody can pass over it
+        return Effect.RESTORE  # no consumer can pass over it
     try:
         found = effect_of(here, before, columns=here.dataset.schema.names)
     except SourceDataLossError:  # only the version before it would tell

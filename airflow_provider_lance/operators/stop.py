@@ -16,6 +16,7 @@ from airflow_provider_lance.diagnostics.collect import find_queries
 from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     SpecError,
+    TerminalError,
     TransientError,
     error_class,
 )
@@ -36,10 +37,6 @@ from airflow_provider_lance.triggers.watermark_follower import Follower, OnMissi
 __all__ = ["LanceStreamStopOperator"]
 
 T = TypeVar("T")
-
-
-class _UnknownQueryError(SpecError):
-    """The dataset has no trace of the query."""
 
 
 class LanceStreamStopOperator(BaseOperator):
@@ -106,12 +103,11 @@ class LanceStreamStopOperator(BaseOperator):
         with no_retry_if_terminal():
             require_query_id(self.query_id)
             grace = seconds(self.stop_grace, "stop_grace")
-            try:
-                token = self._ask(task_key(context))
-            except (DatasetNotFoundError, _UnknownQueryError) as error:
-                if self.on_missing == OnMissing.FAIL:
-                    raise
-                self.log.info("Waiting for the query's first epoch. %s", error)
+            token, missing = self._ask(task_key(context))
+            if missing and self.on_missing == OnMissing.FAIL:
+                raise missing
+            if missing:
+                self.log.info("Waiting for the query's first epoch. %s", missing)
                 return self._wait_for_query(context)
             if token is None:
                 self.log.info("No driver owns query %r: nothing to stop.", self.query_id)
@@ -152,19 +148,23 @@ class LanceStreamStopOperator(BaseOperator):
     def on_kill(self) -> None:
         self._killed.set()
 
-    def _ask(self, by: str) -> int | None:
-        """Return the token that was asked to stop, ``None`` if there is no driver.
+    def _ask(self, by: str) -> tuple[int | None, TerminalError | None]:
+        """Ask the owner to stop.
 
-        :raises DatasetNotFoundError: there is no dataset.
+        :return: the token that was asked, ``None`` if there is no driver; and what is missing, the
+            dataset or the query, as an error.
         """
-        port = self.hook.open(self.uri)
-        token = request_stop(port, self.query_id, by=by)
-        if token is None and self.query_id not in (known := find_queries(port.latest())):
-            raise _UnknownQueryError(
-                f"{port.uri} has no trace of query {self.query_id!r}; it knows {known}. Correct "
-                "uri or query_id; or write on_missing='wait', if its stream has read no rows yet"
-            )
-        return token
+        try:
+            port = self.hook.open(self.uri)
+            token = request_stop(port, self.query_id, by=by)
+            if token is not None or self.query_id in (known := find_queries(port.latest())):
+                return token, None
+        except DatasetNotFoundError as error:
+            return None, error
+        return None, SpecError(
+            f"{port.uri} has no trace of query {self.query_id!r}; it knows {known}. Correct "
+            "uri or query_id; or write on_missing='wait', if its stream has read no rows yet"
+        )
 
     def _wait_for_query(self, context: Context) -> dict[str, Any]:
         if self.deferrable:

@@ -1,7 +1,7 @@
 """The consumers of a dataset: streaming queries that read it, each with its position in its config.
 
 A position keeps versions from cleanup: the consumer still needs them. Each consumer writes one
-config key of its own, so that it conflicts with nobody.
+config key of its own, so that it conflicts with no other writer.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from airflow_provider_lance.exceptions import (
     SourceDataLossError,
     SpecError,
     TerminalError,
+    TransientError,
     UserFunctionError,
     error_class,
 )
@@ -85,6 +86,7 @@ _MKDIR = re.compile(r"(?:mkdir of|Mkdirs failed to create) (?:file:)?(/.*?)(?: f
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.EBUSY)
 _MASTER = re.compile(r"(Could not parse|Invalid) [Mm]aster URL|A master URL must be set")
 
+_SLOW_WORKER = "Python worker failed to connect back"
 _STOPPED = "Cannot call methods on a stopped SparkContext"
 _LOST = "Some data may have been lost because they are not available"
 _LOST_REASON = re.compile(r"\bReason: (.+?)(?: This could be either |$)")
@@ -118,6 +120,12 @@ def named_failure(error: BaseException) -> LanceStreamError | None:
     if isinstance(error, LanceStreamError):
         return error
     chain = _causes(error)
+    if any(_SLOW_WORKER in found.message for found in chain):
+        return TransientError(
+            f"{_SLOW_WORKER} within the 10 seconds that Spark fixes: the host has too little CPU "
+            "for what runs on it. Run less beside the stream, or give its executors fewer cores, "
+            "with spark.executor.cores or local[N]"
+        )
     for found in chain:
         if found.condition.startswith("PYTHON_") or found.name.endswith(".PythonException"):
             return named_by_worker(found.message) or users_failure(found.message)

@@ -77,7 +77,7 @@ def register_source(
     if not is_supported():
         raise SpecError(
             f"the lance source needs PySpark 4.2 or newer, and this is {pyspark_version}: before "
-            "it, a Python source is not told where an epoch begins, and cannot bound it"
+            "it, Spark does not pass a Python source the start of an epoch, so it cannot bound one"
         )
     # A class that no module holds is pickled by value, its storage options with it.
     bound = {

@@ -53,7 +53,7 @@ def needed_columns(df: DataFrame) -> list[str] | None:
     Spark's own optimizer decides: a column is needed if the projection or aggregation that is the
     first one above the source names it, or a filter below that.
 
-    :return: in the order of the source; ``None`` if that cannot be told.
+    :return: in the order of the source; ``None`` if the optimizer does not say.
     """
     try:
         session = df.sparkSession._jsparkSession

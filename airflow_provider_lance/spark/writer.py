@@ -5,7 +5,7 @@ which writes them together: one fragment instead of one per task. A larger parti
 its task, which sends only the fragments' metadata, plus the merge keys of an upsert. See
 :mod:`.collect_fragments` for the driver's part.
 
-Where an upsert keeps row ids, whoever writes rows looks their keys up first, and writes the rows of
+Where an upsert keeps row ids, the writer of rows looks up their keys first, and writes the rows of
 known keys before the others; see :mod:`~airflow_provider_lance.protocol.row_ids`.
 """
 

@@ -16,6 +16,7 @@ from airflow_provider_lance.exceptions import (
     SourceDataLossError,
     SpecError,
     TerminalError,
+    TransientError,
     error_class,
 )
 from airflow_provider_lance.spark.failures import named_failure
@@ -155,6 +156,13 @@ THROWN: dict[str, tuple[list[tuple[str, str]], type[Exception] | None]] = {
     "lost records": (
         [("java.lang.RuntimeException", "Job aborted"), ("java.lang.IllegalStateException", LOST)],
         SourceDataLossError,
+    ),
+    "overloaded host": (
+        [
+            ("java.lang.RuntimeException", "Job aborted"),
+            ("org.apache.spark.SparkException", "Python worker failed to connect back"),
+        ],
+        TransientError,
     ),
     "denied": (
         [("java.lang.RuntimeException", "x"), ("java.io.IOException", "Permission denied: /data")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -11,15 +12,23 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from lance.commit import CommitConflictError
+from lance.fragment import write_fragments
+from lance.optimize import Compaction
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from airflow_provider_lance.cli.main import main
-from airflow_provider_lance.exceptions import SchemaMismatchError
+from airflow_provider_lance.exceptions import FencedError, SchemaMismatchError
 from airflow_provider_lance.protocol.added_columns import AddedColumns, decode_added
+from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.spark.sink import LanceSink
+from airflow_provider_lance.supervision.process import ProcessIdentity
 from tests.support.sparkstream import ORDERS, Stream, orders
 
 ADD = {"schemaEvolution": "addColumns"}
@@ -254,6 +263,45 @@ def test_another_query_of_the_dataset_stops_by_name_and_its_next_start_continues
     stream.run(other.read(), **for_all, **FILL)
     ids = [*range(10), *range(100, 120)]
     assert rows(stream, "id", "x") == [(n, n + 1 if n < 10 else None) for n in ids]
+
+
+def test_what_was_begun_before_the_column_lands_after_it_or_not_at_all(stream: Stream) -> None:
+    stream.run()
+    for first in (50, 60):  # small fragments, to be compacted
+        lance.write_dataset(orders(first, 10), stream.uri, mode="append")
+    files = open_files(stream.checkpoint)
+
+    def look() -> Checkpoint:
+        return read_checkpoint(stream.checkpoint, files)
+
+    # A driver, a plain writer and a compaction begin, and are held up.
+    checkpoint, process = look(), ProcessIdentity.of(os.getpid())
+    stale = DriverSession(open_dataset(stream.uri), "q", checkpoint, look=look)
+    stale.prepare()
+    place = (process.host, process.pid, process.start)
+    stale.identify(Driver("stale", checkpoint.id or "", stream.checkpoint, "", "", *place))
+    stale.claim(1)
+    plan: Any = stale.begin(1)
+    held = write_fragments(orders(10, 10), plan.port.dataset)
+    before = stream.dataset
+    plain = write_fragments(orders(70, 10), before)
+    tasks = [each.execute(before) for each in Compaction.plan(before, {}).tasks]
+    assert tasks
+    # The next driver adds a column with the epoch that the stale one has in hand.
+    stream.add(orders(10, 10))
+    stream.run(stream.read().withColumn("x", F.col("id") + 1), **ADD)
+    with pytest.raises(FencedError):
+        plan.commit(Epoch(1, OutputMode.APPEND, list(held), 10, 0, utc_now()))
+    append = lance.LanceOperation.Append(plain)
+    with pytest.raises(CommitConflictError):
+        lance.LanceDataset.commit(before, append, read_version=before.version)
+    Compaction.commit(lance.dataset(stream.uri), tasks)
+    append = lance.LanceOperation.Append(write_fragments(orders(70, 10), stream.dataset))
+    lance.LanceDataset.commit(stream.uri, append, read_version=stream.dataset.version)
+    ids = [*range(20), *range(50, 80)]
+    assert rows(stream, "id", "x") == [(n, n + 1 if 10 <= n < 20 else None) for n in ids]
+    lance.dataset(stream.uri).optimize.compact_files()
+    assert rows(stream, "id", "x") == [(n, n + 1 if 10 <= n < 20 else None) for n in ids]
 
 
 def test_a_replayed_epoch_adds_nothing_twice(stream: Stream) -> None:
