@@ -30,6 +30,7 @@ from airflow_provider_lance.protocol.model import EndOffsets, Epoch, OutputMode,
 from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.protocol.watermark import versions_of
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather_rows
+from airflow_provider_lance.spark.columns import folding
 from airflow_provider_lance.spark.epoch_runner import EpochRunner
 from airflow_provider_lance.spark.route_writer import ROUTE_COLUMN, RouteWriter
 from airflow_provider_lance.spark.run_metrics import EpochReport
@@ -78,6 +79,12 @@ def open_home(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
         raise SpecError(
             f"routeBy={options.route_by!r} is {kind.simpleString()}: route by a string, an "
             "integer, a date or a boolean; cast it in sql"
+        )
+    folded = folding(df)
+    if taken := [name for name in df.columns if folded(name) == ROUTE_COLUMN]:
+        raise SchemaMismatchError(
+            f"column {taken[0]!r} has the name under which routeBy is evaluated: rename it in sql, "
+            "with AS"
         )
     port = open_with_schema(HOME, replace(options, change_feed=False))
     if port.dataset.schema != HOME:

@@ -1,4 +1,4 @@
-"""Twenty tables from one stream, its driver killed between two tables again and again.
+"""Twenty tables from one stream, its driver killed between two of them again and again.
 
 Real datasets and sessions, without Spark: ``python -m tests.cdc.routes --kills 200 --seed 1``. A
 driver ends at a random step of a random table's commit, or hangs there and goes on after its
@@ -45,8 +45,9 @@ class Killed(BaseException):
 class Laboratory:
     """The tables, Spark's log, and what the epochs sent."""
 
-    def __init__(self, root: Path, seed: int) -> None:
+    def __init__(self, root: Path, seed: int, *, home_first: bool = False) -> None:
         self.root, self.seed, self.random = root, seed, random.Random(seed)
+        self.home_first = home_first
         self.log: dict[str, int] = {}
         self.kills: Counter[str] = Counter()
         self.between = self.fenced = 0
@@ -72,9 +73,10 @@ class Laboratory:
         return Checkpoint("/checkpoint", known, log.get("planned", -1), log.get("committed", -1))
 
     def run(self, kills: int) -> int:
-        """Start drivers until so many were killed, and one more that ends in order."""
-        while sum(self.kills.values()) < kills:
-            life = Life(self, self.random.randint(1, 90))
+        """Start drivers until so many were killed between two tables; the last ends in order."""
+        while self.between < kills:
+            torn = self.random.random() < 0.9
+            life = Life(self, self.random.randint(1, 60), torn=torn)
             try:
                 life.start()
                 for _ in range(8):
@@ -139,8 +141,12 @@ def _pairs(rows: pa.Table) -> Counter[tuple[int, int]]:
 class Life:
     """One driver, which ends at its n-th step; the steps of all its tables count."""
 
-    def __init__(self, laboratory: Laboratory, ends_at: int | None) -> None:
-        self.laboratory, self._left = laboratory, ends_at
+    def __init__(self, laboratory: Laboratory, ends_at: int | None, *, torn: bool = False) -> None:
+        """Prepare a driver.
+
+        :param torn: count only steps between the commits of two tables of an epoch.
+        """
+        self.laboratory, self._left, self._counts_torn = laboratory, ends_at, torn
         self.killed_at = ""
         self.torn = False
         """Whether some tables had the epoch and others did not when it ended."""
@@ -157,7 +163,7 @@ class Life:
         self.sides = SideTables(self.main, open_dataset, digest=DIGEST)
 
     def _step(self, step: Failpoint) -> None:
-        if self._left is None:
+        if self._left is None or (self._counts_torn and not self._committed):
             return
         self._left -= 1
         if self._left <= 0:
@@ -184,16 +190,22 @@ class Life:
         plan = self.main.begin(epoch_id)
         if plan.decision is Decision.FULL_COMMIT:
             sent = self.laboratory.sent(epoch_id)
+            if self.laboratory.home_first:
+                self._record(plan, epoch_id, len(sent))
             for name, rows in sent.items():
                 self.append(name, epoch_id, rows)
                 self._committed += 1
-            self.sides.claim(epoch_id)
-            _commit(plan, epoch_id, pa.table({"id": [len(sent)], "epoch": [epoch_id]}, SCHEMA), "")
+            if not self.laboratory.home_first:
+                self._record(plan, epoch_id, len(sent))
         else:
             plan.finish()
         self._committed = 0
         log["committed"] = max(epoch_id, log.get("committed", -1))
         self.next = epoch_id + 1
+
+    def _record(self, plan: EpochPlan, epoch_id: int, routes: int) -> None:
+        self.sides.claim(epoch_id)
+        _commit(plan, epoch_id, pa.table({"id": [routes], "epoch": [epoch_id]}, SCHEMA), "")
 
     def append(self, name: str, epoch_id: int, rows: pa.Table) -> None:
         plan = self.sides.begin(name, epoch_id, lambda: self.laboratory.open(name))
@@ -215,17 +227,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path)
+    parser.add_argument("--home-first", action="store_true", help="the wrong order: rows are lost")
     order = parser.parse_args(argv)
     root = Path(tempfile.mkdtemp(prefix="routes-", dir=order.folder))
     began = time.monotonic()
     try:
-        laboratory = Laboratory(root, order.seed)
+        laboratory = Laboratory(root, order.seed, home_first=order.home_first)
         epochs = laboratory.run(order.kills)
         wrong = laboratory.differences(epochs)
     finally:
         shutil.rmtree(root)
     print(
-        f"{ROUTES} tables, {epochs} epochs, {sum(laboratory.kills.values())} kills, "
+        f"{ROUTES} tables and their home, {epochs} epochs, {sum(laboratory.kills.values())} kills, "
         f"{laboratory.between} of them between two tables of an epoch, {laboratory.fenced} commits "
         f"of stale drivers refused: {len(wrong)} tables differ ({time.monotonic() - began:.0f} s)"
     )

@@ -151,6 +151,12 @@ def test_home_with_other_columns_is_refused(stream: Stream) -> None:
         stream.run(**ROUTED)
 
 
+def test_column_with_the_name_of_the_route_is_refused(stream: Stream) -> None:
+    stream.ddl = "id BIGINT, grp STRING, `__lance_route` STRING"
+    with pytest.raises(SchemaMismatchError, match="rename it"):
+        stream.run(**ROUTED)
+
+
 @pytest.mark.parametrize("column", ["missing", "amount"])
 def test_column_that_names_no_route_is_refused(stream: Stream, column: str) -> None:
     with pytest.raises(SpecError, match="routeBy"):
