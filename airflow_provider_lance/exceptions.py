@@ -110,6 +110,15 @@ class SideTableError(TerminalError):
 class RowsRefusedError(TerminalError):
     """A row of the epoch cannot be written as it is."""
 
+    def __init__(self, message: str | None = None, *, reason: str = "", detail: str = "") -> None:
+        """Take what a quarantine says of the row.
+
+        :param reason: why in a few words, without values: equal for all rows with one fault.
+        :param detail: what was seen.
+        """
+        super().__init__(message)
+        self.reason, self.detail = reason, detail
+
 
 class DatasetNotFoundError(TerminalError):
     """There is no Lance dataset at this URI."""

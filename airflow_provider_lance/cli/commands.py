@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from airflow_provider_lance.cli.arguments import (
+    BY,
+    CHECKPOINT,
+    COMMON,
+    DEAD,
+    DEADLINE,
+    DRY_RUN,
+    PATIENCE,
+    QUERY,
+    STREAM,
+    URI,
+    YES,
+    a_number,
+)
 from airflow_provider_lance.cli.command_spec import (
-    Argument,
     Command,
     argument,
     duration,
     number,
-    pair,
     seconds,
 )
 
@@ -20,92 +32,11 @@ ABOUT = (
     "driver unreachable. Results go to stdout, everything else to stderr."
 )
 
-_URI = argument(
-    "uri", metavar="URI", help="the dataset: a path, or a URI such as s3://bucket/t.lance"
-)
-_QUERY = argument(
-    "query_id",
-    metavar="QUERY_ID",
-    nargs="?",
-    help="the streaming query; not needed if the dataset has only one",
-)
-_OUTPUT = argument(
-    "-o",
-    "--output",
-    choices=("table", "json"),
-    default="table",
-    help="tables for people, or one JSON document",
-)
-_DEBUG = argument(
-    "--debug", action="store_true", help="log everything, and show errors with their traceback"
-)
-_STORE: tuple[Argument, ...] = (
-    argument(
-        "--conn-id", metavar="ID", help="an Airflow connection of type lance; needs Airflow here"
-    ),
-    argument(
-        "--storage-option",
-        metavar="NAME=VALUE",
-        dest="storage_option",
-        type=pair,
-        action="append",
-        help="one of Lance's storage options, such as region=eu-central-1; no secrets. Repeatable",
-    ),
-    argument(
-        "--storage-options-file",
-        metavar="FILE",
-        help="a JSON file with an object of storage options, secrets too",
-    ),
-)
-_CHECKPOINT = argument(
-    "--checkpoint",
-    metavar="LOCATION",
-    help="the query's checkpoint as this machine reaches it, if not where the driver recorded it",
-)
-_COMMON = (*_STORE, _OUTPUT, _DEBUG)
-_STREAM = (_URI, _QUERY, _CHECKPOINT, *_COMMON)
-_PATIENCE = (
-    argument(
-        "--stall",
-        metavar="SECONDS",
-        type=seconds,
-        help="an epoch that is planned and not committed for this long is stalled; 10m by default",
-    ),
-    argument(
-        "--silence",
-        metavar="SECONDS",
-        type=seconds,
-        help="a driver without a heartbeat for this long is lost; 2m by default",
-    ),
-)
-_YES = argument("--yes", action="store_true", help="execute; without it, only the plan is printed")
-_DRY_RUN = argument(
-    "--dry-run", action="store_true", help="print what would be done; change nothing"
-)
-_BY = argument("--by", metavar="NAME", help="who asks, for the record; by default user@host")
-_DEADLINE = argument(
-    "--deadline",
-    metavar="DURATION",
-    type=duration,
-    help="begin nothing new after this time; the next run continues from there",
-)
-_DEAD = argument(
-    "--proven-dead",
-    action="store_true",
-    help="you have checked on the driver's own host that it does not run; refused if this machine "
-    "sees it alive",
-)
-
-
-def _a_number(flag: str, text: str) -> Argument:
-    return argument(flag, metavar="N", type=number, help=text)
-
-
 _STATUS = Command(
     "status",
     "how a stream is doing: one sentence, then the numbers",
     "airflow_provider_lance.cli.status:run",
-    (*_STREAM, *_PATIENCE),
+    (*STREAM, *PATIENCE),
     description="How the dataset's streams are doing: one sentence each, then the numbers.",
 )
 _EPOCHS = Command(
@@ -113,7 +44,7 @@ _EPOCHS = Command(
     "a query's newest epochs, Spark's progress beside the dataset's history",
     "airflow_provider_lance.cli.epochs:run",
     (
-        *_STREAM,
+        *STREAM,
         argument("--last", metavar="N", type=number, default=20, help="how many; 20 by default"),
         argument("--offsets", action="store_true", help="show the sources' offsets, too"),
     ),
@@ -123,8 +54,8 @@ _WATCH = Command(
     "follow a stream until Ctrl-C; one line per change where stdout is no terminal",
     "airflow_provider_lance.cli.watch:run",
     (
-        *_STREAM,
-        *_PATIENCE,
+        *STREAM,
+        *PATIENCE,
         argument(
             "--interval",
             metavar="SECONDS",
@@ -132,8 +63,8 @@ _WATCH = Command(
             default=2.0,
             help="time between two observations; 2 by default",
         ),
-        _a_number("--count", "end after this many observations"),
-        _a_number("--until-epoch", "end once this epoch is committed"),
+        a_number("--count", "end after this many observations"),
+        a_number("--until-epoch", "end once this epoch is committed"),
     ),
     description="Follow a stream until Ctrl-C. Where stdout is no terminal, one line per change; "
     "with --output json, one JSON document per line and change.",
@@ -143,8 +74,8 @@ _CHECK = Command(
     "compare dataset, checkpoint and driver: what is wrong, and what to type",
     "airflow_provider_lance.cli.check:run",
     (
-        *_STREAM,
-        *_PATIENCE,
+        *STREAM,
+        *PATIENCE,
         argument(
             "--fail-on",
             choices=("warning", "error", "critical"),
@@ -163,22 +94,22 @@ _STOP = Command(
     "ask a query's driver to stop after its current epoch",
     "airflow_provider_lance.cli.stop:run",
     (
-        *_STREAM,
+        *STREAM,
         argument(
             "--wait",
             metavar="DURATION",
             type=seconds,
             help="wait this long for the driver to stop; exits 1 if it has not stopped by then",
         ),
-        _BY,
-        _YES,
+        BY,
+        YES,
     ),
 )
 _RELEASE = Command(
     "release",
     "release a query whose driver is dead, so that the next one starts at once",
     "airflow_provider_lance.cli.repair:release",
-    (*_STREAM, _DEAD, _BY, _YES),
+    (*STREAM, DEAD, BY, YES),
 )
 _RESOLVE = Command(
     "resolve",
@@ -189,7 +120,7 @@ _RESOLVE = Command(
             "say whether the newest epoch in doubt was committed",
             "airflow_provider_lance.cli.repair:resolve_gap",
             (
-                *_STREAM,
+                *STREAM,
                 argument(
                     "--epoch", metavar="N", type=number, required=True, help="the epoch in doubt"
                 ),
@@ -202,34 +133,34 @@ _RESOLVE = Command(
                 ),
                 argument("--committed", action="store_true", help="its rows are in the dataset"),
                 argument("--missing", action="store_true", help="its rows are not in the dataset"),
-                _DEAD,
-                _BY,
-                _YES,
+                DEAD,
+                BY,
+                YES,
             ),
         ),
         Command(
             "files",
             "set aside corrupt checkpoint files that Spark can provably do without",
             "airflow_provider_lance.cli.repair:resolve_files",
-            (*_STREAM, _DEAD, _BY, _YES),
+            (*STREAM, DEAD, BY, YES),
         ),
         Command(
             "checkpoint",
             "let a query continue from another checkpoint, with a new numbering of epochs",
             "airflow_provider_lance.cli.repair:resolve_checkpoint",
             (
-                _URI,
-                _QUERY,
+                URI,
+                QUERY,
                 argument(
                     "--checkpoint",
                     metavar="LOCATION",
                     required=True,
                     help="the checkpoint to continue from",
                 ),
-                *_COMMON,
-                _DEAD,
-                _BY,
-                _YES,
+                *COMMON,
+                DEAD,
+                BY,
+                YES,
             ),
         ),
     ),
@@ -239,19 +170,43 @@ _FORGET = Command(
     "remove the record of a consumer that is not to run again: cleanup keeps nothing for it",
     "airflow_provider_lance.cli.repair:forget_consumer",
     (
-        _URI,
+        URI,
         argument(
             "--consumer", metavar="ID", required=True, help="the consumer, as `status` lists it"
         ),
-        *_COMMON,
+        *COMMON,
         argument(
             "--proven-dead",
             action="store_true",
             help="you have checked that no driver of the consumer runs; needed while its position "
             "is younger than 6 hours",
         ),
-        _DRY_RUN,
-        _YES,
+        DRY_RUN,
+        YES,
+    ),
+)
+_QUARANTINE = Command(
+    "quarantine",
+    "list the rows that did not land, export them, and write mended rows back",
+    "airflow_provider_lance.cli.quarantine:run",
+    (
+        URI,
+        QUERY,
+        *COMMON,
+        argument("--last", metavar="N", type=number, default=10, help="newest rows; 10 by default"),
+        argument("--reason", metavar="TEXT", help="only rows with exactly this reason"),
+        argument(
+            "--export",
+            metavar="FILE",
+            help="write the rows that are not fed into a new file, as JSON lines",
+        ),
+        argument("--feed", metavar="FILE", help="write the mended rows of such a file back"),
+        argument(
+            "--replace",
+            action="store_true",
+            help="fed rows may replace rows of the table that have their merge keys",
+        ),
+        YES,
     ),
 )
 _OPTIMIZE = Command(
@@ -259,17 +214,17 @@ _OPTIMIZE = Command(
     "compact small fragments and bring indices up to date, beside running streams",
     "airflow_provider_lance.cli.maintain:optimize",
     (
-        _URI,
-        *_COMMON,
-        _a_number("--target-rows", "rows of a compacted fragment"),
-        _a_number("--max-source-fragments", "compact at most this many fragments in this run"),
-        _a_number("--max-source-rows", "compact at most this many rows in this run"),
-        _a_number("--max-source-bytes", "compact at most this many bytes in this run"),
-        _a_number("--min-small-fragments", "compact only if there are this many; 2 by default"),
-        _a_number("--min-uncovered-rows", "refresh indices only if one lacks this many rows"),
-        _DEADLINE,
-        _DRY_RUN,
-        _YES,
+        URI,
+        *COMMON,
+        a_number("--target-rows", "rows of a compacted fragment"),
+        a_number("--max-source-fragments", "compact at most this many fragments in this run"),
+        a_number("--max-source-rows", "compact at most this many rows in this run"),
+        a_number("--max-source-bytes", "compact at most this many bytes in this run"),
+        a_number("--min-small-fragments", "compact only if there are this many; 2 by default"),
+        a_number("--min-uncovered-rows", "refresh indices only if one lacks this many rows"),
+        DEADLINE,
+        DRY_RUN,
+        YES,
     ),
 )
 _CLEANUP = Command(
@@ -277,17 +232,17 @@ _CLEANUP = Command(
     "remove old versions, but nothing that the restart of a stream needs",
     "airflow_provider_lance.cli.maintain:cleanup",
     (
-        _URI,
-        *_COMMON,
+        URI,
+        *COMMON,
         argument(
             "--older-than",
             metavar="DURATION",
             type=duration,
             help="remove versions older than this; 7d by default",
         ),
-        _a_number("--retain-versions", "keep this many of the newest versions, however old"),
-        _a_number("--min-old-versions", "clean up only if this many versions can be removed"),
-        _a_number("--delete-rate-limit", "deletions per second"),
+        a_number("--retain-versions", "keep this many of the newest versions, however old"),
+        a_number("--min-old-versions", "clean up only if this many versions can be removed"),
+        a_number("--delete-rate-limit", "deletions per second"),
         argument(
             "--consumer-retention",
             metavar="DURATION",
@@ -300,9 +255,9 @@ _CLEANUP = Command(
             help="also remove unreferenced files, however young; refused while a stream "
             "has not released its query",
         ),
-        _DEADLINE,
-        _DRY_RUN,
-        _YES,
+        DEADLINE,
+        DRY_RUN,
+        YES,
     ),
 )
 _DOCTOR = Command(
@@ -311,9 +266,9 @@ _DOCTOR = Command(
     "airflow_provider_lance.cli.doctor:run",
     (
         argument("uri", metavar="URI", nargs="?", help="a dataset to check"),
-        _QUERY,
-        _CHECKPOINT,
-        *_COMMON,
+        QUERY,
+        CHECKPOINT,
+        *COMMON,
         argument(
             "--write-probe",
             action="store_true",
@@ -332,6 +287,7 @@ COMMANDS: tuple[Command, ...] = (
     _RELEASE,
     _RESOLVE,
     _FORGET,
+    _QUARANTINE,
     _OPTIMIZE,
     _CLEANUP,
     _DOCTOR,

@@ -140,7 +140,7 @@ class StreamLineage:
 def _checks(summary: Mapping[str, Any]) -> RowChecks:
     """Return what a summary says of the expectations; nothing if it says nothing that is valid."""
     try:
-        return RowChecks.read_json(summary.get("checks") or {})
+        return RowChecks.read_json(summary.get("checks"))
     except ValueError:
         return RowChecks()
 

@@ -66,21 +66,21 @@ class RowChecks:
 
     @classmethod
     def read_json(cls, given: object) -> Self:
-        """Read what :meth:`to_json` made, as a :data:`.decoding.Reader`; missing parts count as 0.
+        """Read what :meth:`to_json` made, as a :data:`.decoding.Reader`.
 
-        :raises ValueError: a count has another form.
+        :raises ValueError: a count is missing or has another form.
         """
         record = _mapping(given)
-        listed = record.get("expectations", [])
+        listed = record.get("expectations")
         if not isinstance(listed, list):
-            raise ValueError("a list of counts")
+            raise ValueError("a mapping with a list of counts")
         met = {
-            plain_text(each.get("name")): Met(
-                *(whole(each.get(word, 0)) for word in ("met", "unmet"))
-            )
+            plain_text(each.get("name")): Met(whole(each.get("met")), whole(each.get("unmet")))
             for each in map(_mapping, listed)
         }
-        return cls(met, *(whole(record.get(word, 0)) for word in ("dropped", "quarantined")))
+        if len(met) != len(listed):
+            raise ValueError("a mapping with counts by different names")
+        return cls(met, whole(record.get("dropped")), whole(record.get("quarantined")))
 
     def encode(self) -> dict[str, str]:
         """Return the counts as transaction properties; nothing for counts that are 0."""

@@ -8,7 +8,7 @@ written. A path in a message is Spark's: ``items.element.price``, ``tags.key``, 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ import pyarrow.types as pt
 from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.spark.columns import is_list, is_text
 
-__all__ = ["conform", "one_form_of_floats", "with_negative_zeros"]
+__all__ = ["conform", "misfits", "one_form_of_floats", "with_negative_zeros"]
 
 _SHOWN_BYTES = 20
 """Bytes that an example shows on each side of the first byte that is not UTF-8."""
@@ -39,6 +39,35 @@ def conform(data: pa.Table, schema: pa.Schema, *, replaceable: Collection[str] =
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def misfits(
+    data: pa.Table, schema: pa.Schema, *, replaceable: Collection[str] = ()
+) -> dict[int, RowsRefusedError]:
+    """Return the rows that :func:`conform` refuses, by their positions, each with its first fault.
+
+    Columns without a fault are read once; a faulty one is halved until the rows are found.
+    """
+    found: dict[int, RowsRefusedError] = {}
+    for field in schema:
+        column, replace = data.column(field.name), field.name in replaceable
+        for row, error in _faulty(column, 0, field, replace):
+            found.setdefault(row, error)
+    return found
+
+
+def _faulty(
+    column: pa.ChunkedArray, first: int, field: pa.Field, replace: bool
+) -> Iterator[tuple[int, RowsRefusedError]]:
+    try:
+        _column(column, field, replace)
+    except RowsRefusedError as error:
+        if len(column) == 1:
+            yield first, error
+            return
+        half = len(column) // 2
+        yield from _faulty(column.slice(0, half), first, field, replace)
+        yield from _faulty(column.slice(half), first + half, field, replace)
+
+
 def _column(column: pa.ChunkedArray, field: pa.Field, replace: bool) -> pa.ChunkedArray:
     whole = column.num_chunks == 0 or column.nbytes < _ONE_ARRAY_BYTES
     chunks = [column.combine_chunks()] if whole else column.chunks
@@ -49,7 +78,9 @@ def _column(column: pa.ChunkedArray, field: pa.Field, replace: bool) -> pa.Chunk
             f"a value of column {field.name!r} does not fit the dataset's {field.type} "
             f"(the stream has {column.type}): {error}. Correct it in sql or in the source, or "
             "widen the dataset's column once with dataset.alter_columns, while no stream runs; "
-            "nothing of this epoch was committed"
+            "nothing of this epoch was committed",
+            reason=f"column {field.name!r} does not fit {field.type}",
+            detail=str(error),
         ) from None
 
 
@@ -57,7 +88,8 @@ def _null(path: str, count: int) -> RowsRefusedError:
     return RowsRefusedError(
         f"column {path!r} may not be null in the dataset and is null in {count} "
         f"{'places' if '.' in path else 'rows'}; filter or COALESCE them in sql. "
-        "Nothing of this epoch was committed"
+        "Nothing of this epoch was committed",
+        reason=f"column {path!r} is null",
     )
 
 
@@ -257,7 +289,9 @@ def _valid_text(array: pa.Array, path: str, replace: bool) -> pa.Array:
         f"column {path!r} has text that is not UTF-8 in {len(faults)} places, for example "
         f"{example}: it would make the dataset unreadable. Correct it in sql, with "
         "make_valid_utf8(…) or decode(CAST(… AS BINARY), 'ISO-8859-1'), or set "
-        "invalidText=replace, which leaves merge keys alone. Nothing of this epoch was committed"
+        "invalidText=replace, which leaves merge keys alone. Nothing of this epoch was committed",
+        reason=f"column {path!r} is not UTF-8",
+        detail=example,
     )
 
 

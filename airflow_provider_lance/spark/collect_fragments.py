@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +23,8 @@ __all__ = ["CollectedFragments", "gather", "gather_rows"]
 class CollectedFragments:
     """A written epoch: its fragments, and an upsert's keys and lookup as the port takes them.
 
-    ``rows`` are those that land; ``checks`` has those that do not.
+    ``rows`` are those that land; ``checks`` has those that do not. ``aside`` are rows for the
+    quarantine, ``aside_fragments`` such rows that tasks have written there.
     """
 
     fragments: list[Any]
@@ -33,6 +34,8 @@ class CollectedFragments:
     bytes: int
     lookup: KeyLookup | None = None
     checks: RowChecks = RowChecks()
+    aside: pa.Table | None = None
+    aside_fragments: list[Any] = field(default_factory=list)
 
 
 def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedFragments:
@@ -40,8 +43,6 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedF
 
     :raises RowsRefusedError: a value does not fit, or a merge key is null or duplicated.
     """
-    from lance.fragment import FragmentMetadata
-
     fragments: list[Any] = []
     lookup: KeyLookup | None = None
     added: list[pa.Table] = []
@@ -49,6 +50,8 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedF
     small: list[pa.Table] = []
     rows = deletes = size = 0
     checks = RowChecks()
+    aside: list[pa.Table] = []
+    aside_fragments: list[Any] = []
     for message in messages:
         if message.refusal is not None:
             raise RowsRefusedError(message.refusal)
@@ -57,10 +60,10 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedF
             continue
         rows += message.rows
         checks += RowChecks.decode(json.loads(message.checks))
+        aside += [] if message.aside is None else [_from_ipc(message.aside)]
+        aside_fragments += _fragments(message.aside_fragments)
         deletes, size = deletes + message.deletes, size + message.bytes
-        fragments += [
-            FragmentMetadata.from_json(json.dumps(each)) for each in json.loads(message.fragments)
-        ]
+        fragments += _fragments(message.fragments)
         if message.keys is not None:
             keys = _from_ipc(message.keys)
             added.append(keys.slice(0, message.rows - message.deletes))
@@ -70,11 +73,22 @@ def gather(messages: Iterable[Any], task: WriteTask, dataset: Any) -> CollectedF
         fragments += rest.fragments
         rows, deletes, size = rows + rest.rows, deletes + rest.deletes, size + rest.bytes
         checks += rest.checks
+        aside += [] if rest.aside is None else [rest.aside]
         if rest.keys is not None:
             added.append(rest.keys)  # no rows of fragments follow, so its deletes may stand there
         lookup = rest.lookup
     all_keys = pa.concat_tables(added + doomed) if added else None
-    return CollectedFragments(fragments, _usable(all_keys), rows, deletes, size, lookup, checks)
+    return CollectedFragments(
+        fragments,
+        _usable(all_keys),
+        rows,
+        deletes,
+        size,
+        lookup,
+        checks,
+        pa.concat_tables(aside) if aside else None,
+        aside_fragments,
+    )
 
 
 def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
@@ -87,8 +101,7 @@ def gather_rows(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragm
 
 
 def _write_here(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragments:
-    rows, checks = task.sieve.sift(rows)
-    added, doomed = task.split(rows)
+    added, doomed, sifted = task.divide(rows)
     keys = lookup = None
     if names := list(task.merge_keys):
         others = [] if doomed is None else [doomed]
@@ -99,7 +112,23 @@ def _write_here(rows: pa.Table, task: WriteTask, dataset: Any) -> CollectedFragm
             keys = pa.concat_tables([added.select(names), *others])
     fragments = task.write(added.to_reader(), dataset) if added.num_rows else []
     deletes = doomed.num_rows if doomed is not None else 0
-    return CollectedFragments(fragments, keys, rows.num_rows, deletes, added.nbytes, lookup, checks)
+    aside = [each.of(task.sieve.origin) for each in sifted.aside if task.sieve.origin]
+    return CollectedFragments(
+        fragments,
+        keys,
+        sifted.rows.num_rows,
+        deletes,
+        added.nbytes,
+        lookup,
+        sifted.checks,
+        pa.concat_tables(aside) if aside else None,
+    )
+
+
+def _fragments(text: str) -> list[Any]:
+    from lance.fragment import FragmentMetadata
+
+    return [FragmentMetadata.from_json(json.dumps(each)) for each in json.loads(text)]
 
 
 def _from_ipc(content: bytes) -> pa.Table:
@@ -110,11 +139,6 @@ def _usable(keys: pa.Table | None) -> pa.Table | None:
     if keys is None:
         return None
     names = keys.column_names
-    if nulls := [name for name in names if keys.column(name).null_count]:
-        raise RowsRefusedError(
-            f"merge key {nulls} is null in some rows: a null matches no row, so they would be "
-            "added again by every change. Filter them in sql; nothing of this epoch was committed"
-        )
     counts = keys.group_by(names).aggregate([([], "count_all")])
     repeated = counts.filter(pc.greater(counts.column("count_all"), 1))
     if repeated.num_rows:

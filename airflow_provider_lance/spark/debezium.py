@@ -13,16 +13,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, StructField, StructType
 
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.spark.aside import RAW
 from airflow_provider_lance.spark.debezium_types import reader_of, whole
+from airflow_provider_lance.spark.sieve import REFUSED
 from airflow_provider_lance.spec.envelope import EnvelopeOptions
 
-__all__ = ["OPERATION", "RAW", "REFUSED", "SEQUENCE", "TIME", "unpack_debezium"]
+__all__ = ["OPERATION", "SEQUENCE", "TIME", "unpack_debezium"]
 
 OPERATION, TIME, SEQUENCE = "_op", "_ts", "_sequence"
 """What happened: ``c``, ``u``, ``d``, ``r``, ``t``; when, in the database; and the order of it."""
-
-REFUSED, RAW = "__lance_refused", "__lance_raw"
-"""Why a record was not unpacked, and the record; null for all others."""
 
 _SOURCE = (
     "STRUCT<connector STRING, ts_ms STRING, ts_us STRING, lsn STRING, sequence STRING, "

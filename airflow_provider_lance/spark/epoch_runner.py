@@ -18,11 +18,12 @@ from airflow_provider_lance.protocol.side_tables import SideTables
 from airflow_provider_lance.spark.active_query import ActiveQuery
 from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
+from airflow_provider_lance.spark.quarantine import commit_aside, origin_of
 from airflow_provider_lance.spark.run_metrics import EpochReport
-from airflow_provider_lance.spark.sieve import Sieve
+from airflow_provider_lance.spark.sieve import DELETE_FLAG, REFUSED, Sieve
 from airflow_provider_lance.spark.streaming_plan import quoted
 from airflow_provider_lance.spark.target import fit_target
-from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
+from airflow_provider_lance.spark.writer import WriteTask
 from airflow_provider_lance.spec.sink_options import SinkOptions
 
 __all__ = ["EpochRunner"]
@@ -100,9 +101,11 @@ class EpochRunner:
     def _write_and_commit(self, df: DataFrame, plan: EpochPlan) -> EpochReport:
         started_at, began, epoch_id = utc_now(), time.perf_counter(), plan.epoch_id
         port: Any = plan.port
+        mode, ends = self._options.commit_mode, self._ends(epoch_id)
+        origin = origin_of(self._options, epoch_id, ends, started_at)
+        self._writer.sift_for(origin)
         written = self._writer.write(self._projected(df), port.dataset)
         write_ms = (time.perf_counter() - began) * 1000
-        mode, ends = self._options.commit_mode, self._ends(epoch_id)
         replaces = mode.effect.replaces_all and port.dataset.get_fragments()
         if not written.rows and not written.checks and not replaces:
             plan.finish(ends)
@@ -124,6 +127,8 @@ class EpochRunner:
         )
         if mode.effect.strict:
             self._compaction.give_way()
+        if origin:
+            commit_aside(self._sides, written, self._options, origin, ends)
         self._sides.claim(epoch_id)
         result = plan.commit(epoch)
         return EpochReport(
@@ -145,13 +150,19 @@ class EpochRunner:
         return EndOffsets.of(lines) if lines else None
 
     def _projected(self, df: DataFrame) -> DataFrame:
-        """Select the dataset's columns in its order, and the values of all conditions."""
+        """Select the dataset's columns in its order, and the values of all conditions.
+
+        If rows may go to the quarantine, all other columns of the stream too.
+        """
         if self._as_is:
             return df
         columns = [
             F.lit(None).alias(name) if name in self._missing else F.col(quoted(name))
             for name in self._schema.names
         ]
+        keeps = self._options.quarantines
+        more = [name for name in df.columns if name not in self._schema.names]
+        columns += [F.col(quoted(name)) for name in more if keeps or name == REFUSED]
         return df.select(*columns, *self._conditions())
 
     def _conditions(self) -> list[Column]:
@@ -174,6 +185,6 @@ def _task(options: SinkOptions, schema: pa.Schema, run_id: str) -> WriteTask:
         merge_keys=options.merge_keys,
         flagged=options.delete_when is not None,
         replace_invalid_text=options.replace_invalid_text,
-        sieve=Sieve(options.expectations),
+        sieve=Sieve(options.expectations, options.keep_refused),
         storage_options=dict(options.storage_options),
     )

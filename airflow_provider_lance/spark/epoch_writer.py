@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
 
+from airflow_provider_lance.spark.aside import Origin
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather, gather_rows
 from airflow_provider_lance.spark.failures import named_by_worker
 from airflow_provider_lance.spark.tuning import BatchRows
@@ -44,6 +45,11 @@ class EpochWriter:
         self._forecast = EpochSizeEstimate()
         self._batch_rows = BatchRows()
         self._collects = True
+
+    def sift_for(self, origin: Origin | None) -> None:
+        """Set the epoch that rows for the quarantine belong to; ``None`` if none can go there."""
+        if origin != self.task.sieve.origin:
+            self.task = replace(self.task, sieve=replace(self.task.sieve, origin=origin))
 
     def write(self, df: DataFrame, dataset: Any) -> CollectedFragments:
         """Write one epoch.

@@ -24,11 +24,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.spark.application import read_spec, start_logging
-from airflow_provider_lance.spark.debezium import RAW, REFUSED, unpack_debezium
+from airflow_provider_lance.spark.aside import RAW
+from airflow_provider_lance.spark.debezium import unpack_debezium
 from airflow_provider_lance.spark.driver_loop import DriverLoop
 from airflow_provider_lance.spark.failures import message_of, named_failure, named_user_failure
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.heartbeat import HeartbeatWriter
+from airflow_provider_lance.spark.sieve import REFUSED
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
 from airflow_provider_lance.spark.source import STREAM_FORMAT, is_supported, register_source
 from airflow_provider_lance.spark.streaming_plan import needed_columns, read_less

@@ -29,6 +29,7 @@ from airflow_provider_lance.spark.active_query import (
 from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.epoch_runner import EpochRunner
 from airflow_provider_lance.spark.files import HadoopFiles
+from airflow_provider_lance.spark.quarantine import open_quarantine
 from airflow_provider_lance.spark.routes import RouteRunner, open_home
 from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
 from airflow_provider_lance.spark.start import (
@@ -210,6 +211,8 @@ class LanceSink:
             refuse_corrupt(files, checkpoint, port, options.query_id, session.watermark)
         sides = SideTables(session, self._open_side, digest=options.division)
         sides.prepare(options.side_uri)
+        if options.quarantines:
+            open_quarantine(options)  # what is wrong with it shows now, not with the first bad row
         self.session, self.sides = session, sides
         return session
 

@@ -17,6 +17,7 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, first_line, named_panics
+from airflow_provider_lance.spark.aside import RAW
 from airflow_provider_lance.spark.columns import (
     arrow_schema,
     dataset_schema,
@@ -25,8 +26,7 @@ from airflow_provider_lance.spark.columns import (
 )
 from airflow_provider_lance.spark.conditions import columns_of_condition, refuse_unrepeatable
 from airflow_provider_lance.spark.schema_fit import SchemaFit, fit_schema
-from airflow_provider_lance.spark.sieve import FLAG
-from airflow_provider_lance.spark.writer import DELETE_FLAG
+from airflow_provider_lance.spark.sieve import DELETE_FLAG, FLAG, REFUSED
 from airflow_provider_lance.spec.sink_options import SinkOptions
 
 __all__ = ["fit_target", "open_target", "open_with_schema"]
@@ -51,7 +51,8 @@ def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
         fit_target(df, port.dataset.schema, options)
         return port
     _read_by_conditions(df, options)
-    schema = dataset_schema(arrow_schema(df, df.columns), options.vector_sizes)
+    named = [name for name in df.columns if name not in (REFUSED, RAW)]
+    schema = dataset_schema(arrow_schema(df, named), options.vector_sizes)
     _check_keys(df, schema, options)
     _rehearse(schema, options.merge_keys)
     port = _create(schema, options)
@@ -201,9 +202,9 @@ def _read_by_conditions(df: DataFrame, options: SinkOptions) -> tuple[str, ...]:
 
     With ``schemaEvolution=addColumns``, a new column that only an expectation reads is added.
     """
-    names: list[str] = []
-    """Check the conditions and return the columns they read: the dataset need not have those."""
-    names = [options.route_by] if options.route_by else []
+    if options.quarantines:  # it takes every column
+        arrow_schema(df, df.columns)
+    names = [REFUSED, RAW, *([options.route_by] if options.route_by else [])]
     if options.delete_when:
         names += columns_of_condition(df, options.delete_when, "deleteWhen")
     for each in options.expectations:

@@ -12,7 +12,7 @@ known keys before the others; see :mod:`~airflow_provider_lance.protocol.row_ids
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -29,21 +29,21 @@ from airflow_provider_lance.protocol.dataset import (
 from airflow_provider_lance.protocol.lance_errors import is_panic, reading, write_error
 from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.protocol.row_ids import KeyLookup, known_first, look_up
-from airflow_provider_lance.spark.casts import conform, one_form_of_floats
-from airflow_provider_lance.spark.sieve import Sieve
+from airflow_provider_lance.spark.aside import QuarantineBuffer
+from airflow_provider_lance.spark.casts import conform, misfits, one_form_of_floats
+from airflow_provider_lance.spark.sieve import DELETE_FLAG, Sieve, Sifted
 
-__all__ = ["DELETE_FLAG", "INLINE_BYTES", "MESSAGE_SCHEMA", "WriteTask"]
-
-DELETE_FLAG = "__lance_delete"
-"""The boolean column that holds the value of `deleteWhen`; it never reaches the dataset."""
+__all__ = ["INLINE_BYTES", "MESSAGE_SCHEMA", "WriteTask", "null_keys"]
 
 MESSAGE_SCHEMA = """
     rows LONG, deletes LONG, bytes LONG,
-    data BINARY, fragments STRING, keys BINARY, refusal STRING, checks STRING
+    data BINARY, fragments STRING, keys BINARY, refusal STRING, checks STRING,
+    aside BINARY, aside_fragments STRING
 """
 """One message per task: `data`, or `fragments` and in an upsert `keys`, or a `refusal`.
 
-`checks` are the counts of its expectations, where the task has sifted the rows itself.
+`checks` are the counts of its expectations, where the task has sifted the rows itself; `aside` and
+`aside_fragments` then hold the rows for the quarantine.
 """
 
 INLINE_BYTES = 2 * 1024 * 1024
@@ -119,6 +119,8 @@ class WriteTask:
             fragments=json.dumps([fragment.to_json() for fragment in fragments]),
             keys=_to_ipc(pa.concat_tables(counted.keys)) if self.merge_keys else None,
             checks=json.dumps(counted.checks.encode()),
+            aside=None if (rest := counted.aside.rest) is None else _to_ipc(rest),
+            aside_fragments=json.dumps([each.to_json() for each in counted.aside.fragments]),
         )
 
     def _parts(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
@@ -168,6 +170,47 @@ class WriteTask:
                 raise write_error(self.uri, error) from error
             raise
 
+    def divide(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None, Sifted]:
+        """Return what :meth:`split` does of the rows that land, and what became of the others.
+
+        :raises RowsRefusedError: a row ends the query.
+        """
+        sifted = self.sieve.sift(table)
+        try:
+            added, doomed = self.split(sifted.rows)
+        except RowsRefusedError:
+            if not self.sieve.keeps_refused:
+                raise
+            sifted = self.sieve.without(sifted, self._refused(sifted.rows))
+            added, doomed = self.split(sifted.rows)
+        return added, doomed, sifted
+
+    def _refused(self, table: pa.Table) -> dict[int, RowsRefusedError]:
+        """Return the rows that :meth:`split` refuses, by their positions."""
+        rows = pa.array(range(table.num_rows), pa.int64())
+        flags = pc.fill_null(table.column(DELETE_FLAG), False) if self.flagged else None
+        added = rows if flags is None else rows.filter(pc.invert(flags))
+        refused = misfits(table.take(added), self.schema, replaceable=self._replaceable)
+        found = {added[row].as_py(): error for row, error in refused.items()}
+        if flags is not None:
+            doomed = rows.filter(flags)
+            refused = misfits(table.take(doomed), self._key_schema)
+            found |= {doomed[row].as_py(): error for row, error in refused.items()}
+        for name in self.merge_keys:
+            nulls = rows.filter(pc.is_null(table.column(name))).to_pylist()
+            found |= dict.fromkeys(nulls, null_keys([name]))
+        return found
+
+    @property
+    def _replaceable(self) -> set[str]:
+        # With replaced bytes, two keys could become one, and one row could overwrite another.
+        names = self.schema.names if self.replace_invalid_text else []
+        return set(names) - set(self.merge_keys)
+
+    @property
+    def _key_schema(self) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in self.merge_keys])
+
     def split(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
         """Return the rows to add in the dataset's schema, and the merge keys of those to delete."""
         deletes = 0
@@ -176,17 +219,27 @@ class WriteTask:
             doomed = pc.fill_null(table.column(DELETE_FLAG), False)
             deletes = pc.sum(doomed).as_py() or 0
             keep = table.filter(pc.invert(doomed)) if deletes else table
-        names, merge_keys = self.schema.names, list(self.merge_keys)
-        # With replaced bytes, two keys could become one, and one row could overwrite another.
-        replaceable = set(names) - set(merge_keys) if self.replace_invalid_text else ()
-        added = conform(keep.select(names), self.schema, replaceable=replaceable)
+        merge_keys = list(self.merge_keys)
+        if nulls := [name for name in merge_keys if table.column(name).null_count]:
+            raise null_keys(nulls)
+        columns = keep.select(self.schema.names)
+        added = conform(columns, self.schema, replaceable=self._replaceable)
         if merge_keys:
             added = one_form_of_floats(added, merge_keys)
         if not deletes:
             return added, None
-        key_schema = pa.schema([self.schema.field(name) for name in merge_keys])
-        keys = conform(table.filter(doomed).select(merge_keys), key_schema)
+        keys = conform(table.filter(doomed).select(merge_keys), self._key_schema)
         return added, one_form_of_floats(keys, merge_keys)
+
+
+def null_keys(names: Sequence[str]) -> RowsRefusedError:
+    """Return the error for rows whose merge keys are null."""
+    return RowsRefusedError(
+        f"merge key {list(names)} is null in some rows: a null matches no row, so they would be "
+        "added again by every change. Filter them in sql, or set onRefusedRow=quarantine; nothing "
+        "of this epoch was committed",
+        reason=f"merge key {', '.join(map(repr, names))} is null",
+    )
 
 
 class _Counted:
@@ -196,6 +249,7 @@ class _Counted:
         self._task = task
         self.rows = self.bytes = 0
         self.checks = RowChecks()
+        self.aside = QuarantineBuffer(task.sieve.origin)
         self.refusal: RowsRefusedError | None = None
         self._added: list[pa.Table] = []
         self._doomed: list[pa.Table] = []
@@ -213,13 +267,13 @@ class _Counted:
     def conformed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             try:
-                rows, checks = self._task.sieve.sift(pa.Table.from_batches([batch]))
-                added, doomed = self._task.split(rows)
+                added, doomed, sifted = self._task.divide(pa.Table.from_batches([batch]))
             except RowsRefusedError as error:
                 self.refusal = error
                 raise
-            self.rows += rows.num_rows
-            self.checks += checks
+            self.rows += sifted.rows.num_rows
+            self.checks += sifted.checks
+            self.aside.add(sifted.aside)
             self.bytes += added.nbytes
             if doomed is not None:
                 self._doomed.append(doomed)
@@ -253,6 +307,8 @@ def _message(**values: Any) -> pa.RecordBatch:
         "keys": pa.binary(),
         "refusal": pa.string(),
         "checks": pa.string(),
+        "aside": pa.binary(),
+        "aside_fragments": pa.string(),
     }
     return pa.record_batch(
         [pa.array([values.get(name)], kind) for name, kind in columns.items()], list(columns)

@@ -17,13 +17,23 @@ from airflow_provider_lance.protocol.dataset import CACHE_BYTES
 from airflow_provider_lance.protocol.json_codec import Options
 from airflow_provider_lance.protocol.model import OutputMode
 from airflow_provider_lance.protocol.option_parsers import option, switch
+from airflow_provider_lance.protocol.quarantine import NAME as QUARANTINE
+from airflow_provider_lance.protocol.sides import uri_beside
 from airflow_provider_lance.spec.expectations import Action, Expectation, expectations
 from airflow_provider_lance.spec.routes import PLACE, ROUTE, route_template, template_beside
 from airflow_provider_lance.supervision.driver_reports import report_location
 
 __all__ = ["SinkOptions"]
 
-_DIVIDING: tuple[str, ...] = ("routeBy", "routeUri")
+_DIVIDING = (
+    "expectations",
+    "onRefusedRow",
+    "mergeKeys",
+    "deleteWhen",
+    "invalidText",
+    "routeBy",
+    "routeUri",
+)
 """The names of the options that decide which rows go into a side table; see :attr:`division`."""
 
 _bytes = partial(forms.positive, most=2**40)  # 1 TiB
@@ -60,6 +70,9 @@ class SinkOptions(Options):
     - ``expectations``: SQL conditions over the stream's columns, counted in each epoch's commit,
       and what happens to a row that does not meet one: ``warn``, ``drop``, ``quarantine`` or
       ``fail``.
+    - ``onRefusedRow``: what happens to a row that cannot be written: it ends the query (``fail``),
+      or goes to the quarantine (``quarantine``).
+    - ``quarantineUri``: the quarantine, if it is not beside the dataset.
     - ``onCheckpointChange``: ``fail`` or ``newGeneration``.
     - ``onHistoryGap``: ``fail``, ``committed:<epoch>@<version>`` or ``missing:<epoch>@<version>``.
     - ``onRestore``: ``fail`` or ``accept:<first>-<last>``, the epochs that a restored version took
@@ -89,6 +102,8 @@ class SinkOptions(Options):
     fill_missing: bool = switch("refuse", "null", name="missingColumns")
     replace_invalid_text: bool = switch("refuse", "replace", name="invalidText")
     expectations: tuple[Expectation, ...] = option(expectations, (), name="expectations")
+    keep_refused: bool = switch("fail", "quarantine", name="onRefusedRow")
+    quarantine_uri: str | None = option(forms.location, None, name="quarantineUri")
     new_generation: bool = switch("fail", "newGeneration", name="onCheckpointChange")
     on_restore: OnRestore = option(OnRestore.parse, OnRestore(), name="onRestore", write=str)
     on_history_gap: OnHistoryGap = option(
@@ -125,8 +140,7 @@ class SinkOptions(Options):
             )
         if self.delete_when and not self.merge_keys:
             raise SpecError("deleteWhen needs mergeKeys: rows are deleted by their keys")
-        if any(each.action is Action.QUARANTINE for each in self.expectations):
-            raise SpecError("expectations: the action 'quarantine' is not available yet")
+        self._check_quarantine()
         self._check_routes(given)
         checkpoint = self.checkpoint_location
         if forms.contains(self.uri, checkpoint):
@@ -151,6 +165,11 @@ class SinkOptions(Options):
                 "routeBy needs outputMode append or update: an epoch in complete mode replaces all "
                 "rows, and a route without rows in it would keep its old ones"
             )
+        if self.quarantines:
+            raise SpecError(
+                "routeBy has no quarantine yet: use the actions warn, drop or fail, and "
+                "onRefusedRow=fail"
+            )
         if self.auto_compact_every:
             raise SpecError(
                 "autoCompactEvery compacts one dataset, and routeBy writes many: schedule "
@@ -173,7 +192,43 @@ class SinkOptions(Options):
 
     def side_uri(self, name: str) -> str | None:
         """Return where the options put a side table, ``None`` if they do not say."""
+        if name == QUARANTINE:
+            return self.quarantine_place if self.quarantines else None
         return self.route_uri_of(name) if self.route_by and name.startswith(ROUTE) else None
+
+    def _check_quarantine(self) -> None:
+        if self.quarantine_uri and not self.quarantines:
+            raise SpecError(
+                "quarantineUri needs rows that go there: set onRefusedRow=quarantine, or the "
+                "action of an expectation to quarantine"
+            )
+        if not self.quarantines:
+            return
+        if self.output_mode.effect.replaces_all:
+            raise SpecError(
+                "outputMode=complete computes every row again in each epoch, so each epoch would "
+                "quarantine the same rows again: use the actions warn, drop or fail, and "
+                "onRefusedRow=fail"
+            )
+        for other in (self.uri, self.checkpoint_location):
+            if forms.contains(other, self.quarantine_place) or forms.contains(
+                self.quarantine_place, other
+            ):
+                raise SpecError(
+                    f"quarantineUri {self.quarantine_place!r} and {other!r} lie in each other: "
+                    "give the quarantine a folder of its own"
+                )
+
+    @property
+    def quarantines(self) -> bool:
+        """Return whether rows may go to the quarantine."""
+        by_expectation = any(each.action is Action.QUARANTINE for each in self.expectations)
+        return self.keep_refused or by_expectation
+
+    @property
+    def quarantine_place(self) -> str:
+        """Return the URI of the quarantine."""
+        return self.quarantine_uri or uri_beside(self.uri, QUARANTINE)
 
     @property
     def division(self) -> str:

@@ -83,7 +83,7 @@ class Summary(JsonRecord):
     error: str | None = None
     message: str | None = None
     stopped_by: str | None = None
-    checks: RowChecks = RowChecks()
+    checks: RowChecks | None = None
 
     json_readers: ClassVar[Mapping[str, Reader]] = {"checks": RowChecks.read_json}
 

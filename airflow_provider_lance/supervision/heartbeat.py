@@ -109,7 +109,7 @@ def _unread(source: Mapping[str, Any]) -> float | None:
 
 def _checks(given: object) -> RowChecks:
     try:
-        return RowChecks.read_json({} if given is None else given)
+        return RowChecks.read_json(given)
     except ValueError:
         return RowChecks()
 

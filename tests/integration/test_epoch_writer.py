@@ -28,8 +28,9 @@ from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Append
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
+from airflow_provider_lance.spark.sieve import DELETE_FLAG
 from airflow_provider_lance.spark.tuning import BatchRows
-from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
+from airflow_provider_lance.spark.writer import WriteTask
 from tests.support.sparkstream import Stream, orders
 
 SMALL = 1000

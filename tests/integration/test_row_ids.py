@@ -20,7 +20,8 @@ from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_datas
 from airflow_provider_lance.protocol.port import Overwrite, Upsert
 from airflow_provider_lance.spark import writer
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather, gather_rows
-from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
+from airflow_provider_lance.spark.sieve import DELETE_FLAG
+from airflow_provider_lance.spark.writer import WriteTask
 from tests.support.feeds import Lineage, feed, lineage
 from tests.support.searches import search
 

@@ -10,12 +10,16 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Append, Upsert
+from airflow_provider_lance.spark.casts import conform, misfits
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather_rows
-from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
+from airflow_provider_lance.spark.sieve import DELETE_FLAG
+from airflow_provider_lance.spark.writer import WriteTask
 
 F16, F32, F64, I64, TEXT = pa.float16(), pa.float32(), pa.float64(), pa.int64(), pa.string()
 
@@ -292,3 +296,33 @@ def test_lance_commits_text_that_is_not_utf8_and_cannot_read_it_any_more(tmp_pat
     for read in (dataset.to_table, dataset.optimize.compact_files):
         with pytest.raises(Exception, match=r"(?i)utf-?8"):
             read()
+
+
+# ------------------------------------------------------------------------------------- misfits
+
+
+@given(st.lists(st.sampled_from([0, 7, 127, 128, 300, None]), max_size=40), st.integers(1, 5))
+def test_the_rows_that_are_refused_are_exactly_those_that_are_refused_alone(
+    values: list[int | None], chunk: int
+) -> None:
+    schema = pa.schema([pa.field("a", pa.int8(), nullable=False), pa.field("t", pa.string())])
+    texts = [b"\xff" if value == 7 else b"ok" for value in values]
+    columns = {
+        "a": pa.array(values, pa.int64()),
+        "t": pa.array(texts, pa.binary()).view(pa.string()),
+    }
+    rows = pa.table(columns)
+    parts = [rows.slice(first, chunk) for first in range(0, len(values), chunk)]
+    found = misfits(pa.concat_tables(parts) if parts else rows, schema)
+    alone = {}
+    for row in range(len(values)):
+        try:
+            conform(rows.slice(row, 1), schema)
+        except RowsRefusedError as error:
+            alone[row] = error.reason
+    assert {row: error.reason for row, error in found.items()} == alone
+    assert set(alone.values()) <= {
+        "column 'a' does not fit int8",
+        "column 'a' is null",
+        "column 't' is not UTF-8",
+    }

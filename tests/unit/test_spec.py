@@ -86,6 +86,13 @@ GOOD: list[tuple[dict[str, Any], str, Any]] = [
     ({"missingColumns": "refuse"}, "fill_missing", False),
     ({"expectations": [POSITIVE]}, "expectations", (DROPPED,)),
     ({"expectations": json.dumps([POSITIVE])}, "expectations", (DROPPED,)),
+    ({"onRefusedRow": "quarantine"}, "keep_refused", True),
+    ({"onRefusedRow": "fail"}, "keep_refused", False),
+    (
+        {"onRefusedRow": "quarantine", "quarantineUri": "s3://lake/bad.lance/"},
+        "quarantine_uri",
+        "s3://lake/bad.lance",
+    ),
     ({"onCheckpointChange": "newGeneration"}, "new_generation", True),
     ({"onCheckpointChange": "fail"}, "new_generation", False),
     ({"onRestore": "fail"}, "on_restore", OnRestore()),
@@ -140,6 +147,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"schemaEvolution": "widen"}, "schemaEvolution must be 'none' or 'addColumns'"),
     ({"missingColumns": True}, "missingColumns must be 'refuse' or 'null'"),
     ({"expectations": [POSITIVE, POSITIVE]}, "expectations must be a list in which each name"),
+    ({"onRefusedRow": "drop"}, "onRefusedRow must be 'fail' or 'quarantine'"),
+    ({"quarantineUri": "bad.lance"}, "quarantineUri must be an absolute path or a URI"),
     ({"onCheckpointChange": "ignore"}, "onCheckpointChange must be 'fail' or 'newGeneration'"),
     ({"onRestore": "accept:5-3"}, "onRestore='accept:5-3': use 'fail' or 'accept:<first>-<last>'"),
     ({"onHistoryGap": "skip"}, "onHistoryGap='skip': use 'fail', 'committed:<epoch>@<version>'"),
@@ -159,7 +168,7 @@ def test_a_bad_form_is_refused_by_its_name(given: dict[str, Any], message: str) 
 
 
 def test_every_option_of_the_sink_has_a_good_and_a_bad_form_above() -> None:
-    names = {*sink().to_json(), "deleteWhen"}
+    names = {*sink().to_json(), "deleteWhen", "quarantineUri"}
     assert names == {name for row in GOOD for name in row[0]} | {"queryId"}
     assert names == {name for row in BAD for name in row[0]}
 

@@ -18,7 +18,8 @@ from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Append
 from airflow_provider_lance.spark import writer
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather
-from airflow_provider_lance.spark.writer import DELETE_FLAG, WriteTask
+from airflow_provider_lance.spark.sieve import DELETE_FLAG
+from airflow_provider_lance.spark.writer import WriteTask
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SMALL, LARGE = 1000, 0
