@@ -186,7 +186,7 @@ def test_a_column_that_is_lost_or_new_between_epochs_is_refused_by_name(
     [
         (lambda df: df.withColumn("Amount ", F.lit(1)).withColumnRenamed("grp", "GRP"), "in case"),
         (lambda df: df.withColumn("nothing", F.lit(None)), "'nothing' has no type"),
-        (lambda df: df.withColumn("__lance_refused", F.lit("x")), "begins with __lance_"),
+        (lambda df: df.withColumn("__lance_mine", F.lit("x")), "begins with __lance_"),
         (lambda df: df.withColumn("_rowid", F.lit(1)), "Lance reserves"),
         (lambda df: df.withColumn("amount", F.lit("x")), "string in the stream and double in the"),
     ],
