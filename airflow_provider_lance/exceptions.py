@@ -23,6 +23,7 @@ The tree::
     │   └── AccessDeniedError
     └── TransientError                    a retry may succeed
         ├── CommitPreemptedError
+        │   └── RowsChangedError          others changed rows that an epoch was compared with
         ├── CommitStateUnknownError
         ├── MasterUnreachableError
         └── StorageUnavailableError
@@ -50,6 +51,7 @@ __all__ = [
     "MasterUnreachableError",
     "PreconditionError",
     "ProtocolVersionError",
+    "RowsChangedError",
     "RowsRefusedError",
     "SchemaMismatchError",
     "SideTableError",
@@ -158,6 +160,10 @@ class TransientError(LanceStreamError):
 
 class CommitPreemptedError(TransientError):
     """Another commit landed first, and this one did not."""
+
+
+class RowsChangedError(CommitPreemptedError):
+    """Others changed rows after an epoch's records were compared with them; nothing landed."""
 
 
 class CommitStateUnknownError(TransientError):

@@ -42,16 +42,20 @@ def unread(rows: float | None, versions: float | None, seconds: float | None) ->
 
 
 def unmet(checks: RowChecks) -> str:
-    """Return the expectations that rows did not meet, and what became of the rows.
+    """Return the expectations that rows did not meet, and how many did not land for which reason.
 
-    Empty if all rows met all expectations and landed.
+    Empty if all rows met all expectations and landed, or were superseded by others of their epoch.
     """
     parts = [
         f"{name} {each.unmet:,} of {each.met + each.unmet:,}"
         for name, each in checks.expectations.items()
         if each.unmet
     ]
-    gone = {"dropped": checks.dropped, "quarantined": checks.quarantined}
+    gone = {
+        "dropped": checks.dropped,
+        "quarantined": checks.quarantined,
+        "late": checks.late,
+    }
     parts += [f"{count:,} {word}" for word, count in gone.items() if count]
     return ", ".join(parts)
 

@@ -29,6 +29,7 @@ from airflow_provider_lance.maintenance.dataset_metrics import (
     uncovered_rows,
 )
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, Step
+from airflow_provider_lance.maintenance.tombstones import forget_tombstones
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.codec import query_ids
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
@@ -39,7 +40,7 @@ from airflow_provider_lance.protocol.lance_errors import (
     named_panics,
     read_error,
 )
-from airflow_provider_lance.protocol.sides import decode_sides
+from airflow_provider_lance.protocol.sides import TOMBSTONES, decode_sides
 
 __all__ = ["Report", "maintain", "refresh_indices", "summary_lines"]
 
@@ -167,6 +168,9 @@ class _Run:
             except DatasetNotFoundError:
                 lost.append(f"side table {name!r} is missing: there is no dataset at {uri}")
                 continue
+            if name == TOMBSTONES and Step.CLEANUP in options.steps and not options.dry_run:
+                forget_tombstones(port)
+                port = port.latest()
             reports.append(
                 maintain(
                     port,

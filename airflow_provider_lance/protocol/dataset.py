@@ -31,6 +31,7 @@ from airflow_provider_lance.protocol.port import (
     Overwrite,
     Upsert,
 )
+from airflow_provider_lance.protocol.primary_key import is_primary_key, with_meeting_point
 from airflow_provider_lance.protocol.row_ids import carry_row_ids
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ CACHE_BYTES = 256 * 1024 * 1024
 
 LOOK_CACHE_BYTES = 2 * 1024 * 1024
 """The same for a dataset that is only read: a triggerer may hold a hundred of them."""
+
+_KEEPING_ROWS = {"BaseOperation", "CreateIndex", "Project", "Rewrite", "UpdateConfig"}
+"""Operations that change no row. `BaseOperation` has no class of its own in pylance 14.0.2."""
 
 _METADATA_SHARE = 8
 """The fraction that holds manifests and file footers, as a divisor. Indices, which an upsert reads
@@ -196,6 +200,14 @@ class LanceDatasetPort:
         """Return the version that a version restored; see :class:`.port.DatasetPort`."""
         return self._restored.get(version)
 
+    def changed_rows(self, version: int) -> bool:
+        """Return whether a version may have changed rows; see :class:`.port.DatasetPort`."""
+        transaction = self.transaction(version)
+        operation: Any = transaction.operation if transaction else None
+        if type(operation).__name__ == "Append":
+            return bool(operation.fragments)
+        return type(operation).__name__ not in _KEEPING_ROWS
+
     def oldest_fragment(self) -> object | None:
         """Return the lowest fragment id and its first data file, since ids alone are reused."""
         ids = self._dataset.fragment_ids()  # in order
@@ -325,9 +337,12 @@ class LanceDatasetPort:
                     fragments = carry_row_ids(
                         self._dataset, matched, fragments, change.keys, change.lookup
                     )
+        updated = matched.updated_fragments
+        if is_primary_key(self._dataset.schema, change.merge_keys):
+            updated = with_meeting_point(self._dataset, updated, matched.removed_fragment_ids)
         return {
             "removed_fragment_ids": matched.removed_fragment_ids,
-            "updated_fragments": matched.updated_fragments,
+            "updated_fragments": updated,
             "new_fragments": [*matched.new_fragments, *fragments],
             "fields_modified": matched.fields_modified,
             "fields_for_preserving_frag_bitmap": matched.fields_for_preserving_frag_bitmap,

@@ -18,6 +18,7 @@ from airflow_provider_lance.exceptions import (
     DatasetRestoredError,
     FencedError,
     HistoryGapError,
+    RowsChangedError,
     SchemaMismatchError,
 )
 from airflow_provider_lance.protocol.backoff import Attempt
@@ -103,6 +104,8 @@ class EpochPlan:
         :raises SchemaMismatchError, DatasetNotFoundError: the dataset's schema changed, or the
             dataset was dropped, while this driver ran.
         :raises CommitPreemptedError: preempted in every one of the bounded attempts.
+        :raises RowsChangedError: others changed rows since ``epoch.compared_at``; nothing landed.
+            Compare at :attr:`port` again, and write the epoch again.
         :raises CommitStateUnknownError: the outcome is not known; this driver must end.
         """
         ownership, chain = self._ownership, self._chain
@@ -145,6 +148,7 @@ class EpochPlan:
                 chain.refuse_dropped()  # costs no request there
             ledger.refuse_if_fenced()
             refuse_other_layout(chain)
+            _refuse_changed_rows(chain, epoch)
             assert chain.owner is not None
             # 3. One commit carries data and stamp.
             ownership.doubt(True)
@@ -248,6 +252,19 @@ def _is_part(chain: Chain, epoch: Epoch, base: DatasetPort) -> bool:
         f"{newest.version} that would show whether it is part of the table were cleaned up. "
         "The next start says what to do; let cleanup keep versions for longer"
     )
+
+
+def _refuse_changed_rows(chain: Chain, epoch: Epoch) -> None:
+    """Raise :class:`RowsChangedError` if the rows that the epoch was compared with are others."""
+    if epoch.compared_at is None:
+        return
+    for version in range(epoch.compared_at + 1, chain.port.version + 1):
+        if chain.port.changed_rows(version):
+            raise RowsChangedError(
+                f"epoch {epoch.epoch_id} of query {chain.query_id!r} was compared with version "
+                f"{epoch.compared_at} of {chain.port.uri}, and version {version} has changed rows "
+                "since; nothing of it was committed"
+            )
 
 
 def _inspect(chain: Chain, epoch: Epoch, base: int) -> None:

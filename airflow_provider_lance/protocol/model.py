@@ -265,7 +265,8 @@ class Epoch:
 
     ``fragments`` are what the port's writer returned. ``keys`` is the upsert's table of key
     columns, ``None`` in the other modes and if nothing is added or deleted; ``lookup`` is what the
-    writer found of them, if it looked.
+    writer found of them, if it looked. ``compared_at`` is the version whose rows decided what
+    lands, if any did: it holds only while nobody changes rows.
     ``digest`` identifies the options that decide which rows go into a side table: 64 hexadecimal
     digits, empty for the query's own table.
     """
@@ -281,5 +282,6 @@ class Epoch:
     deletes: int = 0
     ends: EndOffsets | None = None
     lookup: Any = None
+    compared_at: int | None = None
     checks: RowChecks = RowChecks()
     digest: str = ""

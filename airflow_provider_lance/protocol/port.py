@@ -148,6 +148,14 @@ class DatasetPort(Protocol):
         Call it for a version whose properties were read: the answer comes with them.
         """
 
+    def changed_rows(self, version: int) -> bool:
+        """Return whether a version may have changed rows: not by compaction, index or config.
+
+        ``True`` for a version that was cleaned up.
+
+        :raises StorageUnavailableError: the store did not answer.
+        """
+
     def oldest_fragment(self) -> object | None:
         """Return what identifies the first fragment; costs no I/O."""
 

@@ -12,7 +12,7 @@ from airflow_provider_lance.protocol.decoding import json_object, plain_text, wh
 __all__ = ["Met", "RowChecks"]
 
 _EXPECTATIONS = "streaming.expectations"
-_DROPPED, _QUARANTINED = "streaming.dropped", "streaming.quarantined"
+_COUNTS = ("dropped", "quarantined", "late", "superseded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,16 @@ class Met:
 class RowChecks:
     """The counts of one epoch, or of several: by expectation, and of the rows that did not land.
 
-    The rows that were read are those that landed, ``dropped`` and ``quarantined`` together. A row
-    may miss several expectations, and is dropped or quarantined once.
+    The rows that were read are those that landed, ``dropped``, ``quarantined``, ``late`` (the
+    table had something newer) and ``superseded`` (the epoch had) together. A row may miss several
+    expectations, and is dropped or quarantined once.
     """
 
     expectations: Mapping[str, Met] = field(default_factory=dict)
     dropped: int = 0
     quarantined: int = 0
+    late: int = 0
+    superseded: int = 0
 
     def __add__(self, other: RowChecks) -> RowChecks:
         """Return the sum; an expectation that only one side has keeps its counts."""
@@ -47,14 +50,16 @@ class RowChecks:
                 name: self.expectations.get(name, Met()) + other.expectations.get(name, Met())
                 for name in names
             },
-            self.dropped + other.dropped,
-            self.quarantined + other.quarantined,
+            *(getattr(self, name) + getattr(other, name) for name in _COUNTS),
         )
 
     def __bool__(self) -> bool:
         """Return whether any row was counted."""
         checked = any(each.met or each.unmet for each in self.expectations.values())
-        return checked or bool(self.dropped or self.quarantined)
+        return checked or any(self._counts().values())
+
+    def _counts(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in _COUNTS}
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as heartbeats, summaries and commands show them."""
@@ -62,7 +67,7 @@ class RowChecks:
             {"name": name, "met": each.met, "unmet": each.unmet}
             for name, each in self.expectations.items()
         ]
-        return {"expectations": met, "dropped": self.dropped, "quarantined": self.quarantined}
+        return {"expectations": met, **self._counts()}
 
     @classmethod
     def read_json(cls, given: object) -> Self:
@@ -80,16 +85,14 @@ class RowChecks:
         }
         if len(met) != len(listed):
             raise ValueError("a mapping with counts by different names")
-        return cls(met, whole(record.get("dropped")), whole(record.get("quarantined")))
+        return cls(met, *(whole(record.get(word)) for word in _COUNTS))
 
     def encode(self) -> dict[str, str]:
         """Return the counts as transaction properties; nothing for counts that are 0."""
-        found = {_DROPPED: self.dropped, _QUARANTINED: self.quarantined}
         counts = {name: [each.met, each.unmet] for name, each in self.expectations.items()}
         compact = json.dumps(counts, separators=(",", ":"))
-        return {name: str(count) for name, count in found.items() if count} | (
-            {_EXPECTATIONS: compact} if counts else {}
-        )
+        found = {f"streaming.{name}": str(n) for name, n in self._counts().items() if n}
+        return found | ({_EXPECTATIONS: compact} if counts else {})
 
     @classmethod
     def decode(cls, properties: Mapping[str, str]) -> Self:
@@ -100,8 +103,7 @@ class RowChecks:
         try:
             return cls(
                 _read_counts(properties.get(_EXPECTATIONS)),
-                whole_text(properties.get(_DROPPED, "0")),
-                whole_text(properties.get(_QUARANTINED, "0")),
+                *(whole_text(properties.get(f"streaming.{name}", "0")) for name in _COUNTS),
             )
         except ValueError as error:
             raise ValueError(f"counts of expectations and rows, each {error}") from None

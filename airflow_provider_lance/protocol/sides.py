@@ -9,7 +9,21 @@ from functools import partial
 from airflow_provider_lance.protocol.codec import PROTOCOL_VERSION, in_config, key
 from airflow_provider_lance.protocol.decoding import json_object, plain_text, put_back, whole
 
-__all__ = ["decode_sides", "encode_side", "side_key", "uri_beside"]
+__all__ = [
+    "DELETED_AT",
+    "EXPIRES_AT",
+    "TOMBSTONES",
+    "decode_sides",
+    "encode_side",
+    "side_key",
+    "uri_beside",
+]
+
+TOMBSTONES = "tombstones"
+"""The name of the side table of deleted keys."""
+
+DELETED_AT, EXPIRES_AT = "__deleted_at", "__expires_at"
+"""Its columns of times: when a key was deleted, and from when maintenance may forget it."""
 
 
 def uri_beside(uri: str, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from airflow_provider_lance.exceptions import RowsChangedError
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.epoch_plan import EpochPlan
 from airflow_provider_lance.protocol.model import EndOffsets, Epoch, utc_now
@@ -18,15 +20,23 @@ from airflow_provider_lance.protocol.side_tables import SideTables
 from airflow_provider_lance.spark.active_query import ActiveQuery
 from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
+from airflow_provider_lance.spark.ordered_task import TRUNCATE_FLAG
 from airflow_provider_lance.spark.quarantine import commit_aside, origin_of
 from airflow_provider_lance.spark.run_metrics import EpochReport
+from airflow_provider_lance.spark.sequencing import Order
 from airflow_provider_lance.spark.sieve import DELETE_FLAG, REFUSED, Sieve
 from airflow_provider_lance.spark.streaming_plan import quoted
 from airflow_provider_lance.spark.target import fit_target
+from airflow_provider_lance.spark.tombstones import Tombstones
 from airflow_provider_lance.spark.writer import WriteTask
 from airflow_provider_lance.spec.sink_options import SinkOptions
 
-__all__ = ["EpochRunner"]
+__all__ = ["EpochRunner", "order_of"]
+
+log = logging.getLogger(__name__)
+
+_COMPARISONS = 12
+"""How often an epoch is compared with the dataset; each time, others may change rows meanwhile."""
 
 
 class EpochRunner:
@@ -53,7 +63,11 @@ class EpochRunner:
         self._options, self._session, self._schema = options, session, schema
         self._sides = sides
         self._query, self._compaction = query, compaction
-        self._writer = EpochWriter(_task(options, schema, run_id))
+        task, order = _task(options, schema, run_id), order_of(options)
+        self._writer = EpochWriter(task, order, truncates=options.truncate_when is not None)
+        self._tombstones = (
+            Tombstones(options, order.tombstones_of(schema), sides, task) if order else None
+        )
         self._seen: Any = None
         self._as_is, self._missing = False, frozenset[str]()
 
@@ -66,7 +80,7 @@ class EpochRunner:
         if plan.decision is Decision.FULL_COMMIT:
             self._fit(df, plan)
         if plan.decision is Decision.FULL_COMMIT:
-            return self._write_and_commit(df, plan)
+            return self._until_compared(df, plan)
         # Computed and discarded: stateful operators must commit their state for every epoch, and
         # Spark checks that they did (STATE_STORE_COMMIT_VALIDATION_FAILED).
         df.write.format("noop").mode("overwrite").save()
@@ -95,8 +109,23 @@ class EpochRunner:
             self._writer.task = task
         self._seen, self._missing = columns, frozenset(fit.missing)
         # Each column of a select is a round trip to the JVM.
-        evaluated = self._options.delete_when or self._options.expectations
+        options = self._options
+        evaluated = options.delete_when or options.truncate_when or options.expectations
         self._as_is = df.columns == self._schema.names and not evaluated
+
+    def _until_compared(self, df: DataFrame, plan: EpochPlan) -> EpochReport:
+        """Write and commit; do both again if others changed rows that records were compared with.
+
+        :raises RowsChangedError: they did so every time.
+        """
+        for left in reversed(range(_COMPARISONS)):
+            try:
+                return self._write_and_commit(df, plan)
+            except RowsChangedError as error:
+                if not left:
+                    raise
+                log.warning("Compared again. %s", error)
+        raise AssertionError
 
     def _write_and_commit(self, df: DataFrame, plan: EpochPlan) -> EpochReport:
         started_at, began, epoch_id = utc_now(), time.perf_counter(), plan.epoch_id
@@ -104,7 +133,8 @@ class EpochRunner:
         mode, ends = self._options.commit_mode, self._ends(epoch_id)
         origin = origin_of(self._options, epoch_id, ends, started_at)
         self._writer.sift_for(origin)
-        written = self._writer.write(self._projected(df), port.dataset)
+        graves = self._tombstones.newest() if self._tombstones else None
+        written = self._writer.write(self._projected(df), port.dataset, graves)
         write_ms = (time.perf_counter() - began) * 1000
         replaces = mode.effect.replaces_all and port.dataset.get_fragments()
         if not written.rows and not written.checks and not replaces:
@@ -123,6 +153,7 @@ class EpochRunner:
             lookup=written.lookup,
             merge_keys=self._options.merge_keys,
             ends=ends,
+            compared_at=written.compared_at,
             checks=written.checks,
         )
         if mode.effect.strict:
@@ -130,6 +161,8 @@ class EpochRunner:
         if origin:
             commit_aside(self._sides, written, self._options, origin, ends)
         self._sides.claim(epoch_id)
+        if self._tombstones and written.tombstones is not None:
+            self._tombstones.leave(epoch, written.tombstones)
         result = plan.commit(epoch)
         return EpochReport(
             epoch_id=epoch_id,
@@ -170,9 +203,18 @@ class EpochRunner:
         columns = []
         if self._options.delete_when:
             columns.append(F.expr(self._options.delete_when).alias(DELETE_FLAG))
+        if self._options.truncate_when:
+            columns.append(F.expr(self._options.truncate_when).alias(TRUNCATE_FLAG))
         for name, condition in self._writer.task.sieve.columns:
             columns.append(F.expr(condition).alias(name))
         return columns
+
+
+def order_of(options: SinkOptions) -> Order | None:
+    """Return how the records of a key are ordered, ``None`` if they are not."""
+    if not options.sequence_by:
+        return None
+    return Order(options.merge_keys, options.sequence_by, partial=options.ignore_null_updates)
 
 
 def _task(options: SinkOptions, schema: pa.Schema, run_id: str) -> WriteTask:

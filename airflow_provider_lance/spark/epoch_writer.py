@@ -8,13 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from airflow_provider_lance.spark.aside import Origin
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather, gather_rows
+from airflow_provider_lance.spark.comparison import Comparison
 from airflow_provider_lance.spark.failures import named_by_worker
+from airflow_provider_lance.spark.ordered_task import TRUNCATE_FLAG, OrderedTask
+from airflow_provider_lance.spark.sequencing import Order, Truncation
+from airflow_provider_lance.spark.streaming_plan import quoted
 from airflow_provider_lance.spark.tuning import BatchRows
 from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
 
@@ -40,8 +46,15 @@ class EpochWriter:
     write the epoch.
     """
 
-    def __init__(self, task: WriteTask) -> None:
-        self.task = task
+    def __init__(
+        self, task: WriteTask, order: Order | None = None, *, truncates: bool = False
+    ) -> None:
+        """Store the arguments; no I/O.
+
+        :param order: how the records of a key are ordered, if they are.
+        :param truncates: whether records may truncate; large epochs are then read twice.
+        """
+        self.task, self._order, self._truncates = task, order, truncates
         self._forecast = EpochSizeEstimate()
         self._batch_rows = BatchRows()
         self._collects = True
@@ -51,21 +64,26 @@ class EpochWriter:
         if origin != self.task.sieve.origin:
             self.task = replace(self.task, sieve=replace(self.task.sieve, origin=origin))
 
-    def write(self, df: DataFrame, dataset: Any) -> CollectedFragments:
+    def write(self, df: DataFrame, dataset: Any, tombstones: Any = None) -> CollectedFragments:
         """Write one epoch.
 
+        :param tombstones: a handle of the dataset's tombstones, if records have an order and there
+            are any.
         :param df: the micro-batch, with the columns that the task's ``split`` takes.
         :param dataset: a handle of the dataset.
         :raises RowsRefusedError: a value does not fit, or a merge key is null or duplicated.
         :raises StorageUnavailableError: the store did not accept the rows.
         """
         began = time.monotonic()
+        task = self.task
+        if self._order:
+            place = (str(tombstones.uri), int(tombstones.version)) if tombstones else None
+            task = OrderedTask.of(task, Comparison(self._order, dataset.version, place))
+        at = _At(task, dataset, tombstones)
         rows = self.collect(df)
-        if rows is None:
-            written = self._on_executors(df, dataset)
-        else:
-            written = gather_rows(rows, self.task, dataset)
-        taken = written.checks.dropped + written.checks.quarantined
+        written = self._on_executors(df, at) if rows is None else self._here(rows, at)
+        checks = written.checks
+        taken = checks.dropped + checks.quarantined + checks.late + checks.superseded
         self.note(began, written.rows + taken, written.bytes)
         return written
 
@@ -93,17 +111,57 @@ class EpochWriter:
             self._collects = False
             return None
 
+    def _here(self, rows: pa.Table, at: _At) -> CollectedFragments:
+        if not self._truncates:
+            return gather_rows(rows, at.task, at.dataset, at.tombstones)
+        flags = pc.fill_null(rows[TRUNCATE_FLAG], False)
+        cut, checks = at.ordered.truncation(rows.filter(flags), at.dataset, at.tombstones)
+        rest = rows.filter(pc.invert(flags))
+        return gather_rows(rest, at.below(cut), at.dataset, at.tombstones).after(cut, checks)
+
     def _is_small(self, expected: Size) -> bool:
         return expected.rows <= self.task.small_epoch_rows and expected.bytes <= _DIRECT_BYTES
 
-    def _on_executors(self, df: DataFrame, dataset: Any) -> CollectedFragments:
+    def _on_executors(self, df: DataFrame, at: _At) -> CollectedFragments:
         if (last := self._forecast.last) and last.rows:
             self._batch_rows.fit(df, last.bytes / last.rows)
         try:
-            messages = df.mapInArrow(self.task, MESSAGE_SCHEMA).collect()
+            if not self._truncates:
+                return self._gathered(df, at.task, at)
+            flag = F.coalesce(F.col(TRUNCATE_FLAG), F.lit(False))
+            truncates = df.where(flag).toArrow()
+            cut, checks = at.ordered.truncation(truncates, at.dataset, at.tombstones)
+            return self._gathered(df.where(~flag), at.below(cut), at).after(cut, checks)
         except PythonException as error:
             raise named_by_worker(str(error)) or error from error
-        return gather(messages, self.task, dataset)
+
+    def _gathered(self, df: DataFrame, task: WriteTask, at: _At) -> CollectedFragments:
+        if isinstance(task, OrderedTask):
+            # Each task gets all records of its keys, one key after another.
+            keys = [F.col(quoted(name)) for name in task.merge_keys]
+            df = df.repartition(*keys).sortWithinPartitions(*keys)
+        messages = df.mapInArrow(task, MESSAGE_SCHEMA).collect()
+        return gather(messages, task, at.dataset, at.tombstones)
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """One epoch's task, and the handles with which it is written."""
+
+    task: WriteTask
+    dataset: Any
+    tombstones: Any
+
+    @property
+    def ordered(self) -> OrderedTask:
+        """Return the task of records that have an order."""
+        assert isinstance(self.task, OrderedTask)
+        return self.task
+
+    def below(self, cut: Truncation) -> OrderedTask:
+        """Return the task for the epoch's other records."""
+        task = self.ordered
+        return replace(task, comparison=replace(task.comparison, truncate=cut.sequence))
 
 
 def _planned_bytes(df: DataFrame) -> int:

@@ -53,7 +53,11 @@ def fit_schema(
     :raises SchemaMismatchError: a column does not fit, or may neither be added nor be missing; the
         message names every such column, both types, and the way out.
     """
-    kept = [name for name in df.columns if name in dataset.names or name not in passing]
+    kept = [
+        name
+        for name in df.columns
+        if (name in dataset.names or name not in passing) and name not in options.except_columns
+    ]
     stream = arrow_schema(df, kept)
     schema, added = dataset, pa.schema([])
     if options.add_columns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 import pyarrow as pa
 import pyarrow.types as pt
@@ -17,6 +17,7 @@ from airflow_provider_lance.exceptions import (
 )
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, first_line, named_panics
+from airflow_provider_lance.protocol.primary_key import with_primary_key
 from airflow_provider_lance.spark.aside import RAW
 from airflow_provider_lance.spark.columns import (
     arrow_schema,
@@ -25,6 +26,7 @@ from airflow_provider_lance.spark.columns import (
     refuse_collated_keys,
 )
 from airflow_provider_lance.spark.conditions import columns_of_condition, refuse_unrepeatable
+from airflow_provider_lance.spark.ordered_task import TRUNCATE_FLAG
 from airflow_provider_lance.spark.schema_fit import SchemaFit, fit_schema
 from airflow_provider_lance.spark.sieve import DELETE_FLAG, FLAG, REFUSED
 from airflow_provider_lance.spec.sink_options import SinkOptions
@@ -47,13 +49,19 @@ def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
         an expectation's may change on a replay, or ``changeFeed`` is on and the dataset has no
         stable row ids.
     """
+    if unknown := [name for name in options.except_columns if name not in df.columns]:
+        raise SchemaMismatchError(
+            f"exceptColumns {unknown} are not columns of the stream, which has {df.columns}"
+        )
     if port := _existing(options):
         fit_target(df, port.dataset.schema, options)
         return port
     _read_by_conditions(df, options)
-    named = [name for name in df.columns if name not in (REFUSED, RAW)]
+    left_out = {*options.except_columns, REFUSED, RAW}
+    named = [name for name in df.columns if name not in left_out]
     schema = dataset_schema(arrow_schema(df, named), options.vector_sizes)
     _check_keys(df, schema, options)
+    schema = with_primary_key(schema, options.merge_keys)
     _rehearse(schema, options.merge_keys)
     port = _create(schema, options)
     # Another driver may have created it first, with other columns.
@@ -116,20 +124,46 @@ def _check_keys(df: DataFrame, schema: pa.Schema, options: SinkOptions) -> None:
             f"mergeKeys {nested} are lists, structs, maps or without a type, which cannot be "
             "compared; use columns of a plain type"
         )
+    _check_order(schema, options)
     refuse_collated_keys(df, keys)
     folded = folding(df)
-    taken = [name for name in schema.names if folded(name) == DELETE_FLAG]
-    if options.delete_when and taken:
-        raise SchemaMismatchError(
-            f"column {taken[0]!r} has the name under which deleteWhen is evaluated: rename it in "
-            "sql, with AS, or leave deleteWhen out"
-        )
+    conditions = {"deleteWhen": options.delete_when, "truncateWhen": options.truncate_when}
+    for (what, given), flag in zip(conditions.items(), (DELETE_FLAG, TRUNCATE_FLAG), strict=True):
+        taken = [name for name in schema.names if folded(name) == flag]
+        if given and taken:
+            raise SchemaMismatchError(
+                f"column {taken[0]!r} has the name under which {what} is evaluated: rename it in "
+                f"sql, with AS, or leave {what} out"
+            )
     taken = [name for name in schema.names if folded(name).startswith(FLAG)]
     if options.expectations and taken:
         raise SchemaMismatchError(
             f"column {taken[0]!r} has a name under which expectations are evaluated: rename it in "
             "sql, with AS"
         )
+
+
+def _check_order(schema: pa.Schema, options: SinkOptions) -> None:
+    if unknown := [name for name in options.sequence_by if name not in schema.names]:
+        raise SchemaMismatchError(
+            f"sequenceBy {unknown} are not columns of {options.uri}, which has {schema.names}: a "
+            "later record is compared with the sequence that is stored. Add them to the dataset"
+        )
+    for name in options.sequence_by:
+        if unordered := [path for path, kind in _leaves(name, schema.field(name).type) if not kind]:
+            raise SchemaMismatchError(
+                f"sequenceBy: {unordered[0]!r} is {schema.field(name).type}, of which Lance or "
+                "Arrow has no order; use numbers, texts, times, or a struct of them"
+            )
+
+
+def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, bool]]:
+    """Yield the parts of a column's type, and whether each has an order."""
+    if pt.is_struct(kind):
+        for field in kind:
+            yield from _leaves(f"{path}.{field.name}", field.type)
+    else:
+        yield path, not (pt.is_nested(kind) or pt.is_null(kind) or pt.is_interval(kind))
 
 
 def _names_and_keys(schema: pa.Schema, keys: Collection[str]) -> pa.Schema:
@@ -207,6 +241,13 @@ def _read_by_conditions(df: DataFrame, options: SinkOptions) -> tuple[str, ...]:
     names = [REFUSED, RAW, *([options.route_by] if options.route_by else [])]
     if options.delete_when:
         names += columns_of_condition(df, options.delete_when, "deleteWhen")
+    if options.truncate_when:
+        names += columns_of_condition(df, options.truncate_when, "truncateWhen")
+    if options.sequence_by:  # a replay must delete the same keys
+        for what in ("deleteWhen", "truncateWhen"):
+            condition = options.delete_when if what == "deleteWhen" else options.truncate_when
+            if condition:
+                refuse_unrepeatable(df, condition, what)
     for each in options.expectations:
         what = f"expectations: the condition of {each.name!r}"
         read = columns_of_condition(df, each.condition, what)

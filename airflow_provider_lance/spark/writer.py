@@ -33,24 +33,33 @@ from airflow_provider_lance.spark.aside import QuarantineBuffer
 from airflow_provider_lance.spark.casts import conform, misfits, one_form_of_floats
 from airflow_provider_lance.spark.sieve import DELETE_FLAG, Sieve, Sifted
 
-__all__ = ["INLINE_BYTES", "MESSAGE_SCHEMA", "WriteTask", "null_keys"]
+__all__ = [
+    "INLINE_BYTES",
+    "LOOKUP_BYTES",
+    "MESSAGE_SCHEMA",
+    "WriteTask",
+    "message",
+    "null_keys",
+    "to_ipc",
+]
 
 MESSAGE_SCHEMA = """
     rows LONG, deletes LONG, bytes LONG,
     data BINARY, fragments STRING, keys BINARY, refusal STRING, checks STRING,
-    aside BINARY, aside_fragments STRING
+    aside BINARY, aside_fragments STRING, tombstones BINARY
 """
 """One message per task: `data`, or `fragments` and in an upsert `keys`, or a `refusal`.
 
 `checks` are the counts of its expectations, where the task has sifted the rows itself; `aside` and
-`aside_fragments` then hold the rows for the quarantine.
+`aside_fragments` then hold the rows for the quarantine. `tombstones` are the deleted keys to
+remember, where records have an order.
 """
 
 INLINE_BYTES = 2 * 1024 * 1024
 """The most that one task may send to the driver: 400 tasks stay below spark.driver.maxResultSize.
 """
 
-_LOOKUP_BYTES = 64 * 1024 * 1024
+LOOKUP_BYTES = 64 * 1024 * 1024
 """The rows in memory whose keys a task looks up at once, and writes into fragments of their own."""
 
 _opened: dict[tuple[str, str, int], LanceDatasetPort] = {}
@@ -81,7 +90,7 @@ class WriteTask:
             return
         if rest is None:
             table = pa.Table.from_batches(buffered)
-            yield _message(rows=table.num_rows, bytes=table.nbytes, data=_to_ipc(table))
+            yield message(rows=table.num_rows, bytes=table.nbytes, data=to_ipc(table))
             return
         yield self._write(chain(buffered, rest))
 
@@ -110,16 +119,16 @@ class WriteTask:
         except Exception:
             # Lance and Spark would each wrap it in their own error, and retry the task.
             if counted.refusal:
-                return _message(rows=counted.rows, refusal=str(counted.refusal))
+                return message(rows=counted.rows, refusal=str(counted.refusal))
             raise
-        return _message(
+        return message(
             rows=counted.rows,
             deletes=counted.deletes,
             bytes=counted.bytes,
             fragments=json.dumps([fragment.to_json() for fragment in fragments]),
-            keys=_to_ipc(pa.concat_tables(counted.keys)) if self.merge_keys else None,
+            keys=to_ipc(pa.concat_tables(counted.keys)) if self.merge_keys else None,
             checks=json.dumps(counted.checks.encode()),
-            aside=None if (rest := counted.aside.rest) is None else _to_ipc(rest),
+            aside=None if (rest := counted.aside.rest) is None else to_ipc(rest),
             aside_fragments=json.dumps([each.to_json() for each in counted.aside.fragments]),
         )
 
@@ -129,7 +138,7 @@ class WriteTask:
             yield batches
             return
         newest = self._port().latest().dataset
-        while part := _up_to(_LOOKUP_BYTES, batches):
+        while part := _up_to(LOOKUP_BYTES, batches):
             rows = pa.Table.from_batches(part)
             lookup = self.look_up(rows.select(list(self.merge_keys)), newest)
             yield (known_first(rows, lookup) if lookup else rows).to_batches()
@@ -228,7 +237,7 @@ class WriteTask:
             added = one_form_of_floats(added, merge_keys)
         if not deletes:
             return added, None
-        keys = conform(table.filter(doomed).select(merge_keys), self._key_schema)
+        keys = conform(table.filter(doomed).select(self._key_schema.names), self._key_schema)
         return added, one_form_of_floats(keys, merge_keys)
 
 
@@ -297,7 +306,8 @@ def _up_to(size: int, batches: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]
     return taken
 
 
-def _message(**values: Any) -> pa.RecordBatch:
+def message(**values: Any) -> pa.RecordBatch:
+    """Return a message of one row; a column that is not given is null."""
     columns = {
         "rows": pa.int64(),
         "deletes": pa.int64(),
@@ -309,13 +319,15 @@ def _message(**values: Any) -> pa.RecordBatch:
         "checks": pa.string(),
         "aside": pa.binary(),
         "aside_fragments": pa.string(),
+        "tombstones": pa.binary(),
     }
     return pa.record_batch(
         [pa.array([values.get(name)], kind) for name, kind in columns.items()], list(columns)
     )
 
 
-def _to_ipc(table: pa.Table) -> bytes:
+def to_ipc(table: pa.Table) -> bytes:
+    """Return a table as an Arrow stream."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)

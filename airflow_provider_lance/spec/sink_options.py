@@ -29,12 +29,16 @@ _DIVIDING = (
     "expectations",
     "onRefusedRow",
     "mergeKeys",
+    "sequenceBy",
     "deleteWhen",
+    "truncateWhen",
     "invalidText",
     "routeBy",
     "routeUri",
 )
 """The names of the options that decide which rows go into a side table; see :attr:`division`."""
+
+_WEEK = 7 * 24 * 3600
 
 _bytes = partial(forms.positive, most=2**40)  # 1 TiB
 
@@ -47,6 +51,13 @@ class SinkOptions(Options):
     - ``outputMode``: ``append``, ``complete`` or ``update``.
     - ``mergeKeys``, ``deleteWhen``: for an upsert, the columns that identify a row and a SQL
       condition over the stream's columns under which the row is deleted instead.
+    - ``sequenceBy``: for an upsert, the columns that order the records of a key: the greatest
+      counts, whatever the order of arrival.
+    - ``tombstoneRetention``: seconds for which a deleted key is remembered, so that a late record
+      cannot bring it back.
+    - ``truncateWhen``: a SQL condition under which a record deletes all rows up to its sequence.
+    - ``ignoreNullUpdates``: a null in a newer record keeps the value that is stored.
+    - ``exceptColumns``: columns of the stream that the dataset does not get.
     - ``updateAsAppend``: append every changed row of an update instead.
     - ``smallEpochRows``: partitions with at most this many rows (and 2 MiB) are gathered into one
       fragment; rows are counted, not estimated. 0 writes everything on the executors.
@@ -86,6 +97,11 @@ class SinkOptions(Options):
     output_mode: OutputMode = option(forms.mode, OutputMode.APPEND, name="outputMode")
     merge_keys: tuple[str, ...] = option(forms.names, (), name="mergeKeys")
     delete_when: str | None = option(forms.text, None, name="deleteWhen")
+    sequence_by: tuple[str, ...] = option(forms.names, (), name="sequenceBy")
+    tombstone_retention: int = option(forms.duration, _WEEK, name="tombstoneRetention")
+    truncate_when: str | None = option(forms.text, None, name="truncateWhen")
+    ignore_null_updates: bool = option(forms.flag, False, name="ignoreNullUpdates")
+    except_columns: tuple[str, ...] = option(forms.names, (), name="exceptColumns")
     update_as_append: bool = option(forms.flag, False, name="updateAsAppend")
     small_epoch_rows: int = option(forms.count, 20_000, name="smallEpochRows")
     target_rows_per_fragment: int = option(forms.positive, 1_048_576, name="targetRowsPerFragment")
@@ -141,6 +157,7 @@ class SinkOptions(Options):
         if self.delete_when and not self.merge_keys:
             raise SpecError("deleteWhen needs mergeKeys: rows are deleted by their keys")
         self._check_quarantine()
+        self._check_sequence()
         self._check_routes(given)
         checkpoint = self.checkpoint_location
         if forms.contains(self.uri, checkpoint):
@@ -180,6 +197,8 @@ class SinkOptions(Options):
                 "schemaEvolution and missingColumns do not go with routeBy yet: each dataset has a "
                 "schema of its own"
             )
+        if self.sequence_by or self.except_columns:
+            raise SpecError("sequenceBy and exceptColumns do not go with routeBy yet")
         lies = self.route_uri_of(f"{ROUTE}x")
         for place in (self.uri, self.checkpoint_location):
             if forms.contains(place, lies):
@@ -229,6 +248,27 @@ class SinkOptions(Options):
     def quarantine_place(self) -> str:
         """Return the URI of the quarantine."""
         return self.quarantine_uri or uri_beside(self.uri, QUARANTINE)
+
+    def _check_sequence(self) -> None:
+        if self.sequence_by and not self.merge_keys:
+            raise SpecError("sequenceBy needs mergeKeys: it orders the records of one key")
+        needing = {
+            "tombstoneRetention": self.tombstone_retention != _WEEK,
+            "truncateWhen": self.truncate_when is not None,
+            "ignoreNullUpdates": self.ignore_null_updates,
+        }
+        if not self.sequence_by and (extra := [name for name, is_set in needing.items() if is_set]):
+            raise SpecError(f"{', '.join(extra)} needs sequenceBy: it says which record is newer")
+        if both := sorted({*self.merge_keys} & {*self.sequence_by}):
+            raise SpecError(
+                f"sequenceBy names {both}, which mergeKeys names too: all records of a key would "
+                "have one sequence"
+            )
+        if both := sorted({*self.merge_keys, *self.sequence_by} & {*self.except_columns}):
+            raise SpecError(
+                f"exceptColumns names {both}: the dataset needs the columns of mergeKeys and "
+                "sequenceBy, to compare later records with them"
+            )
 
     @property
     def division(self) -> str:

@@ -262,6 +262,14 @@ class InMemoryDatasetPort:
         change = found.change if found else None
         return change.version if isinstance(change, Restore) else None
 
+    def changed_rows(self, version: int) -> bool:
+        """Return whether a version may have changed rows."""
+        found = self._dataset.at(version)
+        change = found.change if found else Restore(version)
+        if isinstance(change, Append):
+            return bool(change.fragments)
+        return isinstance(change, Overwrite | Upsert | Restore)
+
     def oldest_fragment(self) -> object | None:
         """Return what identifies the first fragment."""
         return min(self._found.fragments, default=None)

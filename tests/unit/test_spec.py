@@ -57,6 +57,8 @@ def test_the_defaults_of_the_sink() -> None:
     )
 
 
+ORDERED = UPSERT | {"sequenceBy": "lsn, part"}
+
 GOOD: list[tuple[dict[str, Any], str, Any]] = [
     ({"uri": "/data/t.lance/"}, "uri", "/data/t.lance"),
     ({"checkpointLocation": "file:/cp/"}, "checkpoint_location", "file:/cp"),
@@ -64,6 +66,11 @@ GOOD: list[tuple[dict[str, Any], str, Any]] = [
     (UPSERT | {"mergeKeys": "a, b,"}, "merge_keys", ("a", "b")),
     (UPSERT | {"mergeKeys": ["a", " b "]}, "merge_keys", ("a", "b")),
     (UPSERT | {"deleteWhen": "op = 'D'"}, "delete_when", "op = 'D'"),
+    (ORDERED, "sequence_by", ("lsn", "part")),
+    (ORDERED | {"tombstoneRetention": "60"}, "tombstone_retention", 60),
+    (ORDERED | {"truncateWhen": "op = 't'"}, "truncate_when", "op = 't'"),
+    (ORDERED | {"ignoreNullUpdates": "true"}, "ignore_null_updates", True),
+    ({"exceptColumns": "op, lsn"}, "except_columns", ("op", "lsn")),
     ({"outputMode": "update", "updateAsAppend": "TRUE"}, "update_as_append", True),
     ({"smallEpochRows": 0}, "small_epoch_rows", 0),
     ({"smallEpochRows": "0"}, "small_epoch_rows", 0),
@@ -127,6 +134,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (UPSERT | {"mergeKeys": ["a", 7]}, "mergeKeys must be a list of column names"),
     (UPSERT | {"mergeKeys": "a,a"}, "mergeKeys must be a list that names each column once"),
     (UPSERT | {"deleteWhen": ""}, "deleteWhen must be a text"),
+    ({"sequenceBy": "lsn"}, "sequenceBy needs mergeKeys"),
+    (ORDERED | {"sequenceBy": "id"}, "sequenceBy names ['id'], which mergeKeys names too"),
+    (ORDERED | {"exceptColumns": "lsn"}, "exceptColumns names ['lsn']"),
+    (ORDERED | {"tombstoneRetention": 0}, "tombstoneRetention must be a whole number of 1 or more"),
+    (UPSERT | {"tombstoneRetention": 60}, "tombstoneRetention needs sequenceBy"),
+    (UPSERT | {"truncateWhen": "op = 't'"}, "truncateWhen needs sequenceBy"),
+    (UPSERT | {"ignoreNullUpdates": True}, "ignoreNullUpdates needs sequenceBy"),
     ({"updateAsAppend": "yes"}, "updateAsAppend must be true or false, got 'yes'"),
     ({"updateAsAppend": 1}, "updateAsAppend must be true or false, got 1"),
     ({"smallEpochRows": -1}, "smallEpochRows must be a whole number"),
@@ -168,7 +182,7 @@ def test_a_bad_form_is_refused_by_its_name(given: dict[str, Any], message: str) 
 
 
 def test_every_option_of_the_sink_has_a_good_and_a_bad_form_above() -> None:
-    names = {*sink().to_json(), "deleteWhen", "quarantineUri"}
+    names = {*sink().to_json(), "deleteWhen", "quarantineUri", "truncateWhen"}
     assert names == {name for row in GOOD for name in row[0]} | {"queryId"}
     assert names == {name for row in BAD for name in row[0]}
 
