@@ -190,7 +190,8 @@ def _sequence() -> Column:
     commit = F.get(F.from_json(F.col("source.sequence"), "ARRAY<STRING>"), F.lit(0))
     file = F.regexp_extract(F.col("source.file"), _BINLOG, 1).try_cast("long")
     position = whole(F.col("source.pos"), LongType())
-    nothing = F.lit(0).cast("long")
+    # May be null to Spark: Arrow has no null struct with a field that may not be.
+    nothing = F.when(F.col("op").isNotNull(), F.lit(0).cast("long"))
     row = F.coalesce(whole(F.col("source.row"), LongType()), nothing)
     known = F.coalesce(F.col("source.connector").isin(*_LOGGED), F.lit(False))
     offset = F.when(~known, F.col("o"))

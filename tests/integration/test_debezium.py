@@ -370,7 +370,7 @@ def test_a_source_without_values_is_refused(spark: SparkSession) -> None:
 # ----------------------------------------------------------------------------------------- job
 
 
-def a_job(folder: Path, sql: str) -> JobSpec:
+def a_job(folder: Path, sql: str | None, **sink: str) -> JobSpec:
     return JobSpec.parse(
         {
             "launchId": "launch",
@@ -386,6 +386,7 @@ def a_job(folder: Path, sql: str) -> JobSpec:
                 "queryId": "customers",
                 "checkpointLocation": str(folder / "checkpoint"),
                 "createIfMissing": True,
+                **sink,
             },
         }
     )
@@ -413,3 +414,20 @@ def test_sql_that_leaves_out_what_was_refused_is_refused(
     assert summary.error == "SpecError"
     assert "select __lance_refused and __lance_raw too" in str(summary.message)
     assert not (tmp_path / "customers.lance").exists()
+
+
+def test_a_record_that_cannot_be_unpacked_goes_to_the_quarantine_as_it_came(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "topic").mkdir()
+    wrong = json.dumps(event(after={"id": "one", "name": "x"}))
+    lines = [json.dumps(event(after={"id": 1, "name": "x"})), wrong]
+    (tmp_path / "topic" / "one.json").write_text("\n".join(lines))
+    summary = run(spark, a_job(tmp_path, None, onRefusedRow="quarantine"))
+    assert summary.reason is EndReason.FINISHED, summary.message
+    table = lance.dataset(str(tmp_path / "customers.lance")).to_table()
+    assert table.column_names == ["id", "name", "_op", "_ts", "_sequence"]
+    assert table["id"].to_pylist() == [1]
+    (kept,) = lance.dataset(str(tmp_path / "customers.quarantine.lance")).to_table().to_pylist()
+    assert "column 'id' is not bigint: one" in kept["detail"]
+    assert json.loads(json.loads(kept["row"])["__lance_raw"])["value"] == wrong
