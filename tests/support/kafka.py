@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -79,18 +80,30 @@ class KafkaSession:
 
     def call(self, name: str, **arguments: Any) -> Any:
         """Have one of its functions called; return the result."""
-        assert self._process.stdin
+        self.ask(name, **arguments)
         assert self._process.stdout
-        print(json.dumps({"call": name, **arguments}), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         assert line, f"Spark's process ended: {self.log()[-4000:]}"
         answer = json.loads(line)
         assert "error" not in answer, answer["error"]
         return answer["result"]
 
+    def ask(self, name: str, **arguments: Any) -> None:
+        """Have one of its functions called, and wait for nothing."""
+        assert self._process.stdin
+        print(json.dumps({"call": name, **arguments}), file=self._process.stdin, flush=True)
+
     def log(self) -> str:
         """Return what it has logged so far, as a driver's log holds it."""
         return self._log.read_text()
+
+    def kill(self) -> None:
+        """Kill the process and its JVM."""
+        end(self._process)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
     def end(self) -> None:
         """End the process and its JVM."""

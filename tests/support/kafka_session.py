@@ -48,6 +48,13 @@ class Kafka:
             **{"kafka.bootstrap.servers": self._servers, "topic": topic}
         ).save()
 
+    def send(self, topic: str, path: str) -> None:
+        """Add the records of a parquet file: key, value, partition; in each partition in order."""
+        rows = self._session.read.parquet(path).coalesce(1)
+        rows.write.format("kafka").options(
+            **{"kafka.bootstrap.servers": self._servers, "topic": topic}
+        ).save()
+
     def remove(self, topic: str, before: int, partition: int = 0) -> None:
         """Remove the records before an offset, as retention does."""
         place = self._java.org.apache.kafka.common.TopicPartition(topic, partition)

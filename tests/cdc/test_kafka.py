@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cdc.kafka import laboratory
+
+
+@pytest.mark.slow
+def test_a_table_from_kafka_equals_a_plain_replay_although_drivers_are_killed(
+    tmp_path: Path,
+) -> None:
+    print(laboratory(tmp_path, count=2_000, keys=200, kills=1, scd=1, seed=1))
