@@ -42,6 +42,7 @@ __all__ = [
     "option",
     "parsed",
     "positive",
+    "scd_type",
     "strings",
     "switch",
     "text",
@@ -206,6 +207,13 @@ duration = partial(positive, most=MOST_SECONDS)
 
 age = partial(count, most=MOST_SECONDS)
 """Reads seconds, 0 or more and at most a century, also as text."""
+
+
+def scd_type(value: Any) -> int:
+    """Read the type of a slowly changing dimension, as Kimball numbers them."""
+    if value in (1, 2, "1", "2") and not isinstance(value, bool):
+        return int(value)
+    raise ValueError("1 (one row for each key) or 2 (its history)")
 
 
 def names(value: Any) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def gather(
     all_keys = pa.concat_tables(added + doomed) if added else None
     written = CollectedFragments(
         fragments,
-        _usable(all_keys),
+        _usable(all_keys, task),
         rows,
         deletes,
         size,
@@ -125,11 +125,11 @@ def gather(
     )
     if not isinstance(task, OrderedTask):
         return written
-    order = task.comparison.order
-    none = order.tombstones_of(task.schema).empty_table()
+    none = task.comparison.tombstones_of(task.schema).empty_table()
+    no_keys = task.schema.empty_table().select(task.comparison.row_keys)
     return replace(
         written,
-        keys=none.select(order.keys) if written.keys is None else written.keys,
+        keys=no_keys if written.keys is None else written.keys,
         tombstones=pa.concat_tables([none, *graves]),
         compared_at=task.comparison.version,
     )
@@ -144,7 +144,7 @@ def gather_rows(
     :raises RowsRefusedError: as :func:`gather` does.
     """
     written = _write_here(rows, task, dataset, tombstones)
-    return replace(written, keys=_usable(written.keys))
+    return replace(written, keys=_usable(written.keys, task))
 
 
 def _write_here(
@@ -205,9 +205,11 @@ def _aside(found: Sequence[Aside], task: WriteTask) -> pa.Table | None:
     return pa.concat_tables(tables) if tables else None
 
 
-def _usable(keys: pa.Table | None) -> pa.Table | None:
+def _usable(keys: pa.Table | None, task: WriteTask) -> pa.Table | None:
     if keys is None:
         return None
+    if isinstance(task, OrderedTask):  # each is there once, and none is null
+        return with_negative_zeros(keys)
     names = keys.column_names
     counts = keys.group_by(names).aggregate([([], "count_all")])
     repeated = counts.filter(pc.greater(counts.column("count_all"), 1))

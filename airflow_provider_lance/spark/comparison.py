@@ -41,6 +41,15 @@ class Comparison:
     tombstones: tuple[str, int] | None = None
     truncate: pa.Table | None = None
 
+    @property
+    def row_keys(self) -> list[str]:
+        """Return the columns that identify a row of the table."""
+        return list(self.order.keys)
+
+    def tombstones_of(self, schema: pa.Schema) -> pa.Schema:
+        """Return the columns of the tombstones of a table with this schema."""
+        return self.order.tombstones_of(schema)
+
     def resolve(
         self, upserts: pa.Table, deletes: pa.Table, table: Any, tombstones: Any
     ) -> tuple[Resolved, KeyLookup]:

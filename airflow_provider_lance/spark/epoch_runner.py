@@ -20,9 +20,11 @@ from airflow_provider_lance.protocol.side_tables import SideTables
 from airflow_provider_lance.spark.active_query import ActiveQuery
 from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
+from airflow_provider_lance.spark.history import sequence_of, versions_of
 from airflow_provider_lance.spark.ordered_task import TRUNCATE_FLAG
 from airflow_provider_lance.spark.quarantine import commit_aside, origin_of
 from airflow_provider_lance.spark.run_metrics import EpochReport
+from airflow_provider_lance.spark.scd2 import SEQUENCE, START_AT
 from airflow_provider_lance.spark.sequencing import Order
 from airflow_provider_lance.spark.sieve import DELETE_FLAG, REFUSED, Sieve
 from airflow_provider_lance.spark.streaming_plan import quoted
@@ -64,10 +66,17 @@ class EpochRunner:
         self._sides = sides
         self._query, self._compaction = query, compaction
         task, order = _task(options, schema, run_id), order_of(options)
-        self._writer = EpochWriter(task, order, truncates=options.truncate_when is not None)
-        self._tombstones = (
-            Tombstones(options, order.tombstones_of(schema), sides, task) if order else None
+        self._writer = EpochWriter(
+            task,
+            order,
+            versions=versions_of(options, schema),
+            truncates=options.truncate_when is not None,
         )
+        self._tombstones: Tombstones | None = None
+        if order:
+            versions = self._writer.versions
+            graves = versions.remembered_schema if versions else order.tombstones_of(schema)
+            self._tombstones = Tombstones(options, graves, sides, task)
         self._seen: Any = None
         self._as_is, self._missing = False, frozenset[str]()
 
@@ -107,10 +116,12 @@ class EpochRunner:
             self._schema = port.dataset.schema
             task = replace(self._writer.task, schema=self._schema, schema_version=port.version)
             self._writer.task = task
+            self._writer.versions = versions_of(self._options, self._schema)
         self._seen, self._missing = columns, frozenset(fit.missing)
         # Each column of a select is a round trip to the JVM.
         options = self._options
-        evaluated = options.delete_when or options.truncate_when or options.expectations
+        conditions = options.delete_when or options.truncate_when or options.expectations
+        evaluated = bool(conditions or self._writer.versions)
         self._as_is = df.columns == self._schema.names and not evaluated
 
     def _until_compared(self, df: DataFrame, plan: EpochPlan) -> EpochReport:
@@ -151,7 +162,7 @@ class EpochRunner:
             started_at=started_at,
             keys=written.keys if written.rows else None,
             lookup=written.lookup,
-            merge_keys=self._options.merge_keys,
+            merge_keys=self._options.merge_keys + ((START_AT,) if self._writer.versions else ()),
             ends=ends,
             compared_at=written.compared_at,
             checks=written.checks,
@@ -189,13 +200,16 @@ class EpochRunner:
         """
         if self._as_is:
             return df
+        versions = self._writer.versions
         columns = [
             F.lit(None).alias(name) if name in self._missing else F.col(quoted(name))
-            for name in self._schema.names
+            for name in (versions.columns if versions else self._schema.names)
         ]
         keeps = self._options.quarantines
         more = [name for name in df.columns if name not in self._schema.names]
         columns += [F.col(quoted(name)) for name in more if keeps or name == REFUSED]
+        if versions:
+            columns.append(sequence_of(self._options.sequence_by).alias(SEQUENCE))
         return df.select(*columns, *self._conditions())
 
     def _conditions(self) -> list[Column]:

@@ -18,7 +18,10 @@ from airflow_provider_lance.spark.aside import Origin
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather, gather_rows
 from airflow_provider_lance.spark.comparison import Comparison
 from airflow_provider_lance.spark.failures import named_by_worker
+from airflow_provider_lance.spark.history import History
+from airflow_provider_lance.spark.history_task import HistoryTask
 from airflow_provider_lance.spark.ordered_task import TRUNCATE_FLAG, OrderedTask
+from airflow_provider_lance.spark.scd2 import Versions
 from airflow_provider_lance.spark.sequencing import Order, Truncation
 from airflow_provider_lance.spark.streaming_plan import quoted
 from airflow_provider_lance.spark.tuning import BatchRows
@@ -47,14 +50,21 @@ class EpochWriter:
     """
 
     def __init__(
-        self, task: WriteTask, order: Order | None = None, *, truncates: bool = False
+        self,
+        task: WriteTask,
+        order: Order | None = None,
+        *,
+        versions: Versions | None = None,
+        truncates: bool = False,
     ) -> None:
         """Store the arguments; no I/O.
 
         :param order: how the records of a key are ordered, if they are.
+        :param versions: how versions of a key's rows are made, where the dataset holds them.
         :param truncates: whether records may truncate; large epochs are then read twice.
         """
         self.task, self._order, self._truncates = task, order, truncates
+        self.versions = versions
         self._forecast = EpochSizeEstimate()
         self._batch_rows = BatchRows()
         self._collects = True
@@ -78,7 +88,12 @@ class EpochWriter:
         task = self.task
         if self._order:
             place = (str(tombstones.uri), int(tombstones.version)) if tombstones else None
-            task = OrderedTask.of(task, Comparison(self._order, dataset.version, place))
+            if self.versions:
+                task = HistoryTask.of(
+                    task, History(self._order, dataset.version, place, versions=self.versions)
+                )
+            else:
+                task = OrderedTask.of(task, Comparison(self._order, dataset.version, place))
         at = _At(task, dataset, tombstones)
         rows = self.collect(df)
         written = self._on_executors(df, at) if rows is None else self._here(rows, at)
@@ -112,7 +127,7 @@ class EpochWriter:
             return None
 
     def _here(self, rows: pa.Table, at: _At) -> CollectedFragments:
-        if not self._truncates:
+        if not self._truncates or self.versions:
             return gather_rows(rows, at.task, at.dataset, at.tombstones)
         flags = pc.fill_null(rows[TRUNCATE_FLAG], False)
         cut, checks = at.ordered.truncation(rows.filter(flags), at.dataset, at.tombstones)
@@ -129,6 +144,10 @@ class EpochWriter:
             if not self._truncates:
                 return self._gathered(df, at.task, at)
             flag = F.coalesce(F.col(TRUNCATE_FLAG), F.lit(False))
+            if self.versions:  # a truncate ends versions of keys that no task has
+                if df.where(flag).isEmpty():
+                    return self._gathered(df, at.task, at)
+                return gather_rows(df.toArrow(), at.task, at.dataset, at.tombstones)
             truncates = df.where(flag).toArrow()
             cut, checks = at.ordered.truncation(truncates, at.dataset, at.tombstones)
             return self._gathered(df.where(~flag), at.below(cut), at).after(cut, checks)

@@ -42,7 +42,7 @@ class ResolvedRows:
     deletes: int
     tombstones: pa.Table
     checks: RowChecks
-    lookup: KeyLookup
+    lookup: KeyLookup | None
     aside: Sequence[Aside] = ()
 
 

@@ -49,13 +49,15 @@ class Rebuilt:
 
     ``write`` are versions in the dataset's schema, new ones and those that replace the stored one
     of their key and ``__start_at``. ``remove`` are merge keys and ``__start_at`` of stored versions
-    that are no more. ``remember`` has the columns of the changes. ``superseded`` counts the changes
-    that another record with their sequence makes void.
+    that are no more. ``remember`` has the columns of :attr:`Versions.remembered_schema`.
+    ``deletes`` counts the deletes and truncates, ``superseded`` the changes that another record
+    with their sequence makes void.
     """
 
     write: pa.Table
     remove: pa.Table
     remember: pa.Table
+    deletes: int
     superseded: int
 
 
@@ -79,9 +81,15 @@ class Versions:
     @property
     def changes_schema(self) -> pa.Schema:
         """Return the columns of changes and of what is remembered, all of them nullable."""
-        values = [self.schema.field(name).with_nullable(True) for name in self.columns]
+        values = [pa.field(name, self.schema.field(name).type) for name in self.columns]
         sequence = pa.field(SEQUENCE, self.schema.field(START_AT).type)
         return pa.schema([*values, sequence, pa.field(OPERATION, pa.int8())])
+
+    @property
+    def remembered_schema(self) -> pa.Schema:
+        """Return the columns that are kept of what is remembered: values if some are tracked."""
+        names = [*(self.columns if self.tracked else self.keys), SEQUENCE, OPERATION]
+        return pa.schema([self.changes_schema.field(name) for name in names])
 
     def rebuild(self, stored: pa.Table, remembered: pa.Table, changes: pa.Table) -> Rebuilt:
         """Return what an epoch changes.
@@ -105,7 +113,9 @@ class _Rebuild:
         self, of: Versions, stored: pa.Table, remembered: pa.Table, changes: pa.Table
     ) -> None:
         schema = of.changes_schema
-        known, new = remembered.select(schema.names), changes.select(schema.names)
+        parts = [schema.empty_table(), remembered]
+        known = pa.concat_tables(parts, promote_options="default").select(schema.names)
+        new = changes.select(schema.names)
         truncates = [each.filter(_is(each, Operation.TRUNCATE)) for each in (known, new)]
         known, new = [
             each.filter(pc.invert(_is(each, Operation.TRUNCATE))) for each in (known, new)
@@ -117,14 +127,18 @@ class _Rebuild:
         self.first_stored, self.first_new = len(known), len(known) + len(stored)
         self.key = ranks(self.rows.select(list(of.keys)))
         ended = stored[END_AT].is_valid().to_numpy()
-        parts = [self.rows[SEQUENCE], stored[END_AT].drop_null()]
-        parts += [each[SEQUENCE] for each in truncates]
-        self.sequences = pa.chunked_array([c for part in parts for c in part.chunks], parts[0].type)
+        columns = [self.rows[SEQUENCE], stored[END_AT].drop_null()]
+        columns += [each[SEQUENCE] for each in truncates]
+        self.sequences = pa.chunked_array(
+            [c for column in columns for c in column.chunks], columns[0].type
+        )
         rank = ranks(pa.table([self.sequences], [SEQUENCE]))
         self.width = int(rank.max(initial=0)) + 1
         self.sequence_of_rank = np.zeros(self.width, np.int64)
-        self.sequence_of_rank[rank] = np.arange(len(rank))
-        sizes = [len(part) for part in parts]
+        # Of equal sequences, the stored one: by its bits the row is found again, 0.0 or -0.0.
+        for part in (slice(None), slice(self.first_stored, self.first_new)):
+            self.sequence_of_rank[rank[part]] = np.arange(len(rank))[part]
+        sizes = [len(column) for column in columns]
         self.rank, ends, old, late = np.split(rank, np.cumsum(sizes)[:-1])
         self.end = np.full(len(stored), _NONE)
         self.end[ended] = ends
@@ -171,12 +185,14 @@ class _Rebuild:
         merged = (
             source[source != _NONE][np.repeat(sizes > 1, sizes)] if self.of.tracked else gone[:0]
         )
-        won = np.count_nonzero(upserts >= self.first_new)
+        won = int(np.count_nonzero(upserts >= self.first_new))
+        ended = len(new) + len(self.new_truncates)
         return Rebuilt(
             write=self._versions(newest[changed], start[changed] % self.width, end[changed]),
             remove=self.stored.select([*self.of.keys, START_AT]).take(pa.array(gone)),
             remember=self._remember(kept, merged[merged >= self.first_stored]),
-            superseded=self.changes - int(won) - len(new) - len(self.new_truncates),
+            deletes=ended,
+            superseded=self.changes - won - ended,
         )
 
     def _at(self, key: _Ints, rank: _Ints) -> _Ints:
@@ -269,7 +285,8 @@ class _Rebuild:
         truncates = pa.table([self._sequences(fresh)], [SEQUENCE])
         truncates = truncates.append_column(OPERATION, _constant(Operation.TRUNCATE, len(fresh)))
         parts = [schema.empty_table(), self.rows.take(pa.array(records)), rows, truncates]
-        return pa.concat_tables(parts, promote_options="default").cast(schema)
+        every = pa.concat_tables(parts, promote_options="default").cast(schema)
+        return every.select(self.of.remembered_schema.names)
 
     def _sequences(self, rank: _Ints) -> pa.ChunkedArray:
         at = pa.array(self.sequence_of_rank[rank], mask=rank == _NONE)

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 
 from airflow_provider_lance.exceptions import SchemaMismatchError
 from airflow_provider_lance.spark.columns import arrow_schema, check_schema, dataset_schema
+from airflow_provider_lance.spark.history import history_schema
 from airflow_provider_lance.spec.sink_options import SinkOptions
 
 __all__ = ["SchemaFit", "fit_schema"]
@@ -59,6 +60,8 @@ def fit_schema(
         if (name in dataset.names or name not in passing) and name not in options.except_columns
     ]
     stream = arrow_schema(df, kept)
+    if options.scd_type == 2:
+        stream = history_schema(df, stream, options)
     schema, added = dataset, pa.schema([])
     if options.add_columns:
         new = [field for field in stream if field.name not in dataset.names]

@@ -26,7 +26,9 @@ from airflow_provider_lance.spark.columns import (
     refuse_collated_keys,
 )
 from airflow_provider_lance.spark.conditions import columns_of_condition, refuse_unrepeatable
+from airflow_provider_lance.spark.history import history_schema, refuse_no_history
 from airflow_provider_lance.spark.ordered_task import TRUNCATE_FLAG
+from airflow_provider_lance.spark.scd2 import START_AT
 from airflow_provider_lance.spark.schema_fit import SchemaFit, fit_schema
 from airflow_provider_lance.spark.sieve import DELETE_FLAG, FLAG, REFUSED
 from airflow_provider_lance.spec.sink_options import SinkOptions
@@ -54,15 +56,20 @@ def open_target(df: DataFrame, options: SinkOptions) -> LanceDatasetPort:
             f"exceptColumns {unknown} are not columns of the stream, which has {df.columns}"
         )
     if port := _existing(options):
+        if options.scd_type == 2:
+            refuse_no_history(port.dataset, options.uri)
         fit_target(df, port.dataset.schema, options)
         return port
     _read_by_conditions(df, options)
     left_out = {*options.except_columns, REFUSED, RAW}
     named = [name for name in df.columns if name not in left_out]
-    schema = dataset_schema(arrow_schema(df, named), options.vector_sizes)
+    columns = arrow_schema(df, named)
+    if options.scd_type == 2:
+        columns = history_schema(df, columns, options)
+    schema = dataset_schema(columns, options.vector_sizes)
     _check_keys(df, schema, options)
-    schema = with_primary_key(schema, options.merge_keys)
-    _rehearse(schema, options.merge_keys)
+    schema = with_primary_key(schema, _primary_key(schema, options))
+    _rehearse(schema, _row_keys(options))
     port = _create(schema, options)
     # Another driver may have created it first, with other columns.
     fit_target(df, port.dataset.schema, options)
@@ -77,7 +84,8 @@ def fit_target(df: DataFrame, schema: pa.Schema, options: SinkOptions) -> Schema
     fit = fit_schema(df, schema, options, passing=_read_by_conditions(df, options))
     _check_keys(df, schema, options)
     if options.merge_keys:
-        _rehearse(_names_and_keys(fit.schema, options.merge_keys), options.merge_keys)
+        keys = _row_keys(options)
+        _rehearse(_names_and_keys(fit.schema, keys), keys)
     if fit.added.names:
         _rehearse(fit.added, ())
     return fit
@@ -143,18 +151,36 @@ def _check_keys(df: DataFrame, schema: pa.Schema, options: SinkOptions) -> None:
         )
 
 
+def _row_keys(options: SinkOptions) -> tuple[str, ...]:
+    """Return the columns that identify a row: of a history table, also when a version began."""
+    return options.merge_keys + ((START_AT,) if options.scd_type == 2 else ())
+
+
+def _primary_key(schema: pa.Schema, options: SinkOptions) -> tuple[str, ...]:
+    """Return the columns of the primary key; none where one is a struct, which Lance refuses."""
+    names = _row_keys(options)
+    return () if any(pt.is_nested(schema.field(name).type) for name in names) else names
+
+
 def _check_order(schema: pa.Schema, options: SinkOptions) -> None:
+    if options.scd_type == 2:
+        _refuse_unordered(", ".join(options.sequence_by), schema.field(START_AT).type)
+        return
     if unknown := [name for name in options.sequence_by if name not in schema.names]:
         raise SchemaMismatchError(
             f"sequenceBy {unknown} are not columns of {options.uri}, which has {schema.names}: a "
             "later record is compared with the sequence that is stored. Add them to the dataset"
         )
     for name in options.sequence_by:
-        if unordered := [path for path, kind in _leaves(name, schema.field(name).type) if not kind]:
-            raise SchemaMismatchError(
-                f"sequenceBy: {unordered[0]!r} is {schema.field(name).type}, of which Lance or "
-                "Arrow has no order; use numbers, texts, times, or a struct of them"
-            )
+        _refuse_unordered(name, schema.field(name).type)
+
+
+def _refuse_unordered(name: str, kind: pa.DataType) -> None:
+    if unordered := [path for path, ordered in _leaves(name, kind) if not ordered]:
+        raise SchemaMismatchError(
+            f"sequenceBy: {unordered[0]!r} is {kind}, of which Lance or Arrow has no order; use "
+            "numbers, texts, times, or a struct of them"
+        )
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[tuple[str, bool]]:
@@ -239,6 +265,8 @@ def _read_by_conditions(df: DataFrame, options: SinkOptions) -> tuple[str, ...]:
     if options.quarantines:  # it takes every column
         arrow_schema(df, df.columns)
     names = [REFUSED, RAW, *([options.route_by] if options.route_by else [])]
+    if options.scd_type == 2:
+        names += options.sequence_by
     if options.delete_when:
         names += columns_of_condition(df, options.delete_when, "deleteWhen")
     if options.truncate_when:

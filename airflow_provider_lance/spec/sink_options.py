@@ -35,6 +35,8 @@ _DIVIDING = (
     "invalidText",
     "routeBy",
     "routeUri",
+    "scdType",
+    "trackHistoryColumns",
 )
 """The names of the options that decide which rows go into a side table; see :attr:`division`."""
 
@@ -57,6 +59,9 @@ class SinkOptions(Options):
       cannot bring it back.
     - ``truncateWhen``: a SQL condition under which a record deletes all rows up to its sequence.
     - ``ignoreNullUpdates``: a null in a newer record keeps the value that is stored.
+    - ``scdType``: 1 for one row for each key, 2 for its versions, each with ``__start_at`` and
+      ``__end_at``.
+    - ``trackHistoryColumns``: with ``scdType=2``, the columns of which a change begins a version.
     - ``exceptColumns``: columns of the stream that the dataset does not get.
     - ``updateAsAppend``: append every changed row of an update instead.
     - ``smallEpochRows``: partitions with at most this many rows (and 2 MiB) are gathered into one
@@ -101,6 +106,8 @@ class SinkOptions(Options):
     tombstone_retention: int = option(forms.duration, _WEEK, name="tombstoneRetention")
     truncate_when: str | None = option(forms.text, None, name="truncateWhen")
     ignore_null_updates: bool = option(forms.flag, False, name="ignoreNullUpdates")
+    scd_type: int = option(forms.scd_type, 1, name="scdType")
+    track_history_columns: tuple[str, ...] = option(forms.names, (), name="trackHistoryColumns")
     except_columns: tuple[str, ...] = option(forms.names, (), name="exceptColumns")
     update_as_append: bool = option(forms.flag, False, name="updateAsAppend")
     small_epoch_rows: int = option(forms.count, 20_000, name="smallEpochRows")
@@ -256,6 +263,7 @@ class SinkOptions(Options):
             "tombstoneRetention": self.tombstone_retention != _WEEK,
             "truncateWhen": self.truncate_when is not None,
             "ignoreNullUpdates": self.ignore_null_updates,
+            "scdType": self.scd_type == 2,
         }
         if not self.sequence_by and (extra := [name for name, is_set in needing.items() if is_set]):
             raise SpecError(f"{', '.join(extra)} needs sequenceBy: it says which record is newer")
@@ -264,7 +272,24 @@ class SinkOptions(Options):
                 f"sequenceBy names {both}, which mergeKeys names too: all records of a key would "
                 "have one sequence"
             )
-        if both := sorted({*self.merge_keys, *self.sequence_by} & {*self.except_columns}):
+        if self.track_history_columns and self.scd_type == 1:
+            raise SpecError("trackHistoryColumns needs scdType=2: it says when a version begins")
+        if self.ignore_null_updates and self.scd_type == 2:
+            raise SpecError(
+                "ignoreNullUpdates does not go with scdType=2: a late record would change values "
+                "of all versions after it. Fill the nulls in the source or in sql"
+            )
+        if self.keep_refused and self.scd_type == 2:
+            raise SpecError(
+                "onRefusedRow=quarantine does not go with scdType=2 yet: set onRefusedRow=fail"
+            )
+        if self.track_history_columns and self.add_columns:
+            raise SpecError(
+                "schemaEvolution=addColumns does not go with trackHistoryColumns: what is "
+                "remembered of a version's records has the columns of their time"
+            )
+        stored = {*self.merge_keys, *(self.sequence_by if self.scd_type == 1 else ())}
+        if both := sorted(stored & {*self.except_columns}):
             raise SpecError(
                 f"exceptColumns names {both}: the dataset needs the columns of mergeKeys and "
                 "sequenceBy, to compare later records with them"

@@ -46,7 +46,7 @@ class Store:
     def __init__(self, of: Versions) -> None:
         self.of = of
         self.table = of.schema.empty_table()
-        self.memory = of.changes_schema.empty_table()
+        self.memory = of.remembered_schema.empty_table()
         self.superseded = 0
 
     def changes(self, records: Sequence[Record]) -> pa.Table:

@@ -58,6 +58,7 @@ def test_the_defaults_of_the_sink() -> None:
 
 
 ORDERED = UPSERT | {"sequenceBy": "lsn, part"}
+HISTORY = ORDERED | {"scdType": 2}
 
 GOOD: list[tuple[dict[str, Any], str, Any]] = [
     ({"uri": "/data/t.lance/"}, "uri", "/data/t.lance"),
@@ -71,6 +72,10 @@ GOOD: list[tuple[dict[str, Any], str, Any]] = [
     (ORDERED | {"truncateWhen": "op = 't'"}, "truncate_when", "op = 't'"),
     (ORDERED | {"ignoreNullUpdates": "true"}, "ignore_null_updates", True),
     ({"exceptColumns": "op, lsn"}, "except_columns", ("op", "lsn")),
+    (ORDERED | {"scdType": "2"}, "scd_type", 2),
+    (ORDERED | {"scdType": 1}, "scd_type", 1),
+    (ORDERED | {"scdType": 2, "exceptColumns": "lsn"}, "except_columns", ("lsn",)),
+    (HISTORY | {"trackHistoryColumns": "a, b"}, "track_history_columns", ("a", "b")),
     ({"outputMode": "update", "updateAsAppend": "TRUE"}, "update_as_append", True),
     ({"smallEpochRows": 0}, "small_epoch_rows", 0),
     ({"smallEpochRows": "0"}, "small_epoch_rows", 0),
@@ -141,6 +146,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
     (UPSERT | {"tombstoneRetention": 60}, "tombstoneRetention needs sequenceBy"),
     (UPSERT | {"truncateWhen": "op = 't'"}, "truncateWhen needs sequenceBy"),
     (UPSERT | {"ignoreNullUpdates": True}, "ignoreNullUpdates needs sequenceBy"),
+    (UPSERT | {"scdType": 2}, "scdType needs sequenceBy"),
+    (ORDERED | {"scdType": 3}, "scdType must be 1 (one row for each key) or 2"),
+    (ORDERED | {"scdType": True}, "scdType must be 1 (one row for each key) or 2"),
+    (ORDERED | {"trackHistoryColumns": "a"}, "trackHistoryColumns needs scdType=2"),
+    (HISTORY | {"ignoreNullUpdates": True}, "ignoreNullUpdates does not go with scdType=2"),
+    (HISTORY | {"onRefusedRow": "quarantine"}, "onRefusedRow=quarantine does not go with scdType"),
+    (HISTORY | {"exceptColumns": "id"}, "exceptColumns names ['id']"),
+    (
+        HISTORY | {"trackHistoryColumns": "a", "schemaEvolution": "addColumns"},
+        "schemaEvolution=addColumns does not go with trackHistoryColumns",
+    ),
     ({"updateAsAppend": "yes"}, "updateAsAppend must be true or false, got 'yes'"),
     ({"updateAsAppend": 1}, "updateAsAppend must be true or false, got 1"),
     ({"smallEpochRows": -1}, "smallEpochRows must be a whole number"),

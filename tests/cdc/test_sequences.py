@@ -1,0 +1,16 @@
+"""A short run of the laboratory of change streams."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cdc.sequences import runs
+
+
+@pytest.mark.parametrize("scd", [1, 2])
+def test_the_table_is_the_plain_one_whatever_happens_to_drivers(scd: int) -> None:
+    assert [right for _, right in runs(scd, 6, seed=5)] == [True] * 6
+
+
+def test_without_the_records_order_the_laboratory_finds_differences() -> None:
+    assert not all(right for _, right in runs(1, 6, seed=5, arrival=True))
