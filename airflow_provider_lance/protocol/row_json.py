@@ -81,7 +81,10 @@ def _as_plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which Python shows every value of a type: text as bytes, times as text."""
+    """Return the type in which Python shows every value of a type: text as bytes, times as text.
+
+    All in it may be null: pyarrow does not cast a null struct whose field is never null.
+    """
     import pyarrow as pa
     import pyarrow.types as pt
 
@@ -94,15 +97,15 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if pt.is_duration(kind):
         return pa.int64()
     if pt.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+        return pa.struct([(field.name, _plain(field.type)) for field in kind])
     if pt.is_map(kind):
-        return pa.map_(_plain(kind.key_type), kind.item_field.with_type(_plain(kind.item_type)))
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
     if pt.is_fixed_size_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)), kind.list_size)
+        return pa.list_(_plain(kind.value_type), kind.list_size)
     if pt.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type)))
+        return pa.large_list(_plain(kind.value_type))
     if pt.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+        return pa.list_(_plain(kind.value_type))
     return kind
 
 

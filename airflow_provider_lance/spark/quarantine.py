@@ -93,7 +93,7 @@ def origin_of(
         epoch_id=epoch_id,
         source_ends=lines,
         at=started_at,
-        mode=options.commit_mode.value,
+        mode="sequenced" if options.sequence_by else options.commit_mode.value,
         merge_keys=options.merge_keys,
         storage_options=dict(options.storage_options),
     )

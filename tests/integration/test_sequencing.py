@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,18 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from airflow_provider_lance.exceptions import RowsRefusedError, SchemaMismatchError, SpecError
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.exceptions import (
+    PreconditionError,
+    RowsRefusedError,
+    SchemaMismatchError,
+    SpecError,
+)
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.port import Upsert
 from airflow_provider_lance.protocol.sides import DELETED_AT, EXPIRES_AT
+from airflow_provider_lance.repair.feed import feed_rows
+from airflow_provider_lance.repair.feed_plan import Mended
 from tests.support.lance_stream import read
 from tests.support.sparkstream import Stream
 
@@ -248,3 +256,33 @@ def test_two_queries_that_insert_one_new_key_conflict(stream: Stream) -> None:
     sink.release()
     assert met == [1, 2]
     assert [row[0] for row in rows(stream)] == [1, 7]
+
+
+@BOTH
+def test_a_refused_record_goes_to_the_quarantine_and_is_not_fed_past_the_order(
+    stream: Stream, small_epoch_rows: int
+) -> None:
+    named = [{"name": "named", "condition": "a IS NOT NULL OR op = 'd'", "action": "quarantine"}]
+    options = OPTIONS | {"onRefusedRow": "quarantine", "expectations": named}
+    stream.add(
+        changes(
+            (1, 1, "first", "x", "u"),
+            (1, 3, None, "x", "u"),
+            (None, 4, "keyless", "x", "u"),
+            (2, 5, "two", "x", "u"),
+            (2, 6, None, None, "d"),
+        )
+    )
+    stream.run(smallEpochRows=small_epoch_rows, **options)
+    assert rows(stream) == [(1, 1, "first", "x")]
+    assert tombstones(stream) == [(2, 6)]
+    (stamp,) = stream.epochs()
+    checks = stamp.checks
+    assert stamp.rows + checks.quarantined + checks.superseded + checks.late == 5
+    assert checks.quarantined == 2
+    place = stream.uri.replace("table.lance", "table.quarantine.lance")
+    found = lance.dataset(place).to_table().to_pylist()
+    assert {row["mode"] for row in found} == {"sequenced"}
+    mended = [Mended(row["id"], json.loads(row["row"])) for row in found]
+    with pytest.raises(PreconditionError, match="sequenced.*correct them in the source"):
+        feed_rows(open_dataset(stream.uri), open_dataset(place), "q", mended)

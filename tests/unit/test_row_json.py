@@ -130,3 +130,10 @@ def test_whole_numbers_are_decimals_too() -> None:
 def test_a_row_is_one_json_object(text: Any) -> None:
     with pytest.raises(ValueError, match="JSON"):
         read_row(text)
+
+
+def test_a_null_struct_whose_field_is_never_null_is_kept() -> None:
+    never_null = pa.field("a", pa.int64(), nullable=False)
+    below = pa.array([None, 1], never_null.type)  # as Spark gives it
+    column = pa.StructArray.from_arrays([below], fields=[never_null], mask=pa.array([True, False]))
+    assert encode_rows(pa.table({"c": column})) == ['{"c":null}', '{"c":{"a":1}}']
