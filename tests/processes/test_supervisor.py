@@ -118,9 +118,9 @@ def test_supervisor_reads_more_evidence_only_when_suspicious(stand: Supervised) 
     look = Look(stand.launch(stand.local()))
     look()
     look.asked()
-    assert look(119) is S.IDLE
+    assert look(119) is S.NOT_RESPONDING
     assert look.asked() == [BEAT]
-    assert look(1) is S.IDLE, "silent, but there, and no epoch in flight"
+    assert look(1) is S.NOT_RESPONDING, "silent, but there, and no epoch in flight"
     evidence = ["open", "list commits", "list offsets", "read metadata"]
     assert look.asked() == [BEAT, LAST_WORD, *evidence]
     stand.beat()
@@ -145,7 +145,7 @@ def test_a_driver_that_hangs(stand: Supervised) -> None:
     stand.beat()
     look = Look(stand.launch(stand.local()))
     look()
-    assert look(599) is S.IDLE
+    assert look(599) is S.NOT_RESPONDING
     assert look(1) is S.STALLED
     far = Look(stand.launch(stand.remote()))
     assert far() is S.IDLE
@@ -156,10 +156,10 @@ def test_a_checkpoint_that_is_missing(stand: Supervised) -> None:
     stand.beat()
     look = Look(stand.launch(stand.local()))
     look()
-    assert look(599) is S.IDLE
+    assert look(599) is S.NOT_RESPONDING
     assert "list offsets" in look.asked()
     assert look(1) is S.STALLED
-    assert "silent for 600 s" in look.health.reason, "no epoch is known to be in flight"
+    assert "no heartbeat for 600 s" in look.health.reason, "no epoch is known to be in flight"
 
 
 def test_a_checkpoint_of_a_store_that_nobody_here_can_read(stand: Supervised) -> None:
@@ -182,7 +182,7 @@ def test_a_checkpoint_without_a_readable_id_says_nothing(stand: Supervised) -> N
     assert "read metadata" in look.asked()
     near = Look(stand.launch(stand.local()))
     assert near() is S.IDLE
-    assert near(120) is S.IDLE
+    assert near(120) is S.NOT_RESPONDING
     assert near(480) is S.STALLED
 
 
@@ -330,7 +330,7 @@ def test_a_heartbeat_that_is_being_written(stand: Supervised, content: str) -> N
     look = Look(stand.launch(stand.local()))
     assert look() is S.IDLE
     stand.heartbeat_file.write_text(content)
-    assert look(60) is S.IDLE
+    assert look(60) is S.NOT_RESPONDING
     assert look.supervisor.silent == 60, "no sign of life"
     assert look.supervisor.heartbeat
     assert look.supervisor.heartbeat.watermark == 4, "the last one counts"
