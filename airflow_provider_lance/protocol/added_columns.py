@@ -68,6 +68,8 @@ def larger_schema(dataset: lance.LanceDataset, columns: Any) -> LanceSchema:
     import lance
     import pyarrow as pa
 
+    from airflow_provider_lance.protocol.dataset import lance_session
+
     operations = lance.LanceOperation
     files = [file for each in dataset.get_fragments() for file in each.data_files()]
     newest = max(files, key=lambda file: max(file.fields, default=-1), default=None)
@@ -76,7 +78,7 @@ def larger_schema(dataset: lance.LanceDataset, columns: Any) -> LanceSchema:
         pa.table({"scratch": pa.nulls(0)}),
         "memory://schema",
         mode="create",
-        session=lance.Session(),  # type: ignore[attr-defined]
+        session=lance_session(),
     )
     scratch = lance.LanceDataset.commit(
         scratch,

@@ -16,7 +16,7 @@ from airflow_provider_lance.exceptions import (
     SchemaMismatchError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, first_line, named_panics
 from airflow_provider_lance.protocol.model import Epoch, OutputMode
 from airflow_provider_lance.protocol.side_tables import SideTables
@@ -117,6 +117,7 @@ class Tombstones:
                     self._uri,
                     mode="create",
                     storage_options=dict(self._options.storage_options) or None,
+                    session=lance_session(self._options.cache_bytes),
                 )
         except LANCE_ERRORS as error:
             failed = error

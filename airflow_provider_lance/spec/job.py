@@ -80,7 +80,10 @@ class Source(Options):
 
     def to_json(self) -> dict[str, Any]:
         """Return the source as :meth:`parse` reads it, secrets included."""
-        return {"schema": None} | super().to_json()
+        written = {"schema": None} | super().to_json()
+        if not self.envelope:
+            written.pop("envelopeOptions", None)
+        return written
 
     @property
     def reader_schema(self) -> str | None:

@@ -81,7 +81,7 @@ def kept(uri: str, before: dict[Any, Lineage]) -> set[int]:
 def test_a_task_looks_a_large_partition_up_in_parts(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_LOOKUP_BYTES", 50)
+    monkeypatch.setattr(writer, "LOOKUP_BYTES", 50)
     monkeypatch.setattr(writer, "_opened", {})
     before = lineage(uri)
     epoch = gather(messages(task(uri), [9, 5, 8, 1, 7, 0, 2, 6]), task(uri), None)
@@ -258,7 +258,7 @@ class History:
         if self.random.random() < 0.5:
             epoch = gather_rows(rows, each, old.dataset)
         else:
-            self.patch.setattr(writer, "_LOOKUP_BYTES", self.random.choice([40, 10_000]))
+            self.patch.setattr(writer, "LOOKUP_BYTES", self.random.choice([40, 10_000]))
             batches = iter(rows.to_batches(max_chunksize=4))
             messages = [row for sent in each(batches) for row in sent.to_pylist()]
             epoch = gather([SimpleNamespace(**row) for row in messages], each, old.dataset)

@@ -69,6 +69,7 @@ print(sorted(set(sys.modules) - before - {"airflow_provider_lance"}))
         [
             "airflow_provider_lance.cli",
             "airflow_provider_lance.cli.airflow",
+            "airflow_provider_lance.cli.arguments",
             "airflow_provider_lance.cli.command_spec",
             "airflow_provider_lance.cli.commands",
         ]
