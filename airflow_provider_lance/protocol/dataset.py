@@ -32,7 +32,7 @@ from airflow_provider_lance.protocol.port import (
     Upsert,
 )
 from airflow_provider_lance.protocol.primary_key import is_primary_key, with_meeting_point
-from airflow_provider_lance.protocol.row_ids import carry_row_ids
+from airflow_provider_lance.protocol.row_ids import carry_row_ids, deletion_of
 
 if TYPE_CHECKING:
     import lance
@@ -321,22 +321,22 @@ class LanceDatasetPort:
     def _upsert(self, change: Upsert) -> dict[str, Any]:
         """Turn "delete these keys, add these fragments" into one Update operation's fields.
 
-        Only the keys are joined against the dataset; the rows were written elsewhere. Where row ids
-        are stable, the new rows carry those that they replace, found at this version.
+        The rows were written elsewhere, and only the keys are searched for, unless their writer did
+        so in this version. Where row ids are stable, the new rows carry those that they replace.
         """
         fragments = list(change.fragments)
         stable = self._dataset.has_stable_row_ids
-        with named_panics(self.uri):
-            merge = self._dataset.merge_insert(list(change.merge_keys)).when_matched_delete()
-            if stable:
-                merge = merge.use_index(False)  # slower there, see row_ids.look_up
-            with reading(self.uri):
-                transaction, _ = merge.execute_uncommitted(change.keys)
-                matched: Any = transaction.operation
-                if stable and fragments:
-                    fragments = carry_row_ids(
-                        self._dataset, matched, fragments, change.keys, change.lookup
-                    )
+        lookup = change.lookup
+        found = lookup.of(change.keys) if lookup and lookup.version == self.version else None
+        with named_panics(self.uri), reading(self.uri):
+            matched: Any = deletion_of(self._dataset, found) if found else None
+            if not matched:
+                merge = self._dataset.merge_insert(list(change.merge_keys)).when_matched_delete()
+                if stable:
+                    merge = merge.use_index(False)  # slower there, see row_ids.look_up
+                matched = merge.execute_uncommitted(change.keys)[0].operation
+            if stable and fragments:
+                fragments = carry_row_ids(self._dataset, matched, fragments, change.keys, found)
         updated = matched.updated_fragments
         if is_primary_key(self._dataset.schema, change.merge_keys):
             updated = with_meeting_point(self._dataset, updated, matched.removed_fragment_ids)

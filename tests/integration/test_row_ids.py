@@ -188,6 +188,55 @@ def test_an_append_that_landed_first_shares_no_id(uri: str) -> None:
     assert sorted(feed(uri, landed.version).inserted) == [100, 101]
 
 
+@pytest.mark.parametrize("stable", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_an_upsert_deletes_by_address_what_its_writer_found_in_the_same_version(
+    tmp_path: Path, stable: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(seed)
+    uri = str(tmp_path / "t.lance")
+    options: dict[str, Any] = {"enable_stable_row_ids": stable, "max_rows_per_file": 10}
+    made = lance.write_dataset(table(range(60)), uri, **options)
+    made.create_scalar_index("id", "BTREE")
+    made.delete(f"id IN ({', '.join(map(str, draw.sample(range(60), 15)))})")
+    ids = draw.sample(range(80), 30) + ([*range(20, 30)] if seed % 2 else [])
+    changed = table(dict.fromkeys(ids), 1)
+    port = open_dataset(uri)
+    found = row_ids.look_up(port.dataset, changed.select(["id"]))
+    fragments = task(uri).write(row_ids.known_first(changed, found).to_reader(), port.dataset)
+    keys = row_ids.known_first(changed, found).select(["id"])
+    change = Upsert(fragments, keys, ("id",), found)
+    before = {row["id"]: row["v"] for row in made.to_table().to_pylist()}
+
+    def merge(*_: Any) -> None:
+        raise AssertionError("searched for the keys again")
+
+    monkeypatch.setattr(lance.LanceDataset, "merge_insert", merge)
+    landed = port.commit(change, {}).dataset
+    rows = landed.to_table().to_pylist()
+    assert len(rows) == len({row["id"] for row in rows})
+    assert {row["id"]: row["v"] for row in rows} == before | dict.fromkeys(ids, 1)
+    by_index = landed.to_table(filter="id IN (3, 21, 47, 70)").to_pylist()
+    wanted = before | dict.fromkeys(ids, 1)
+    assert {row["id"]: row["v"] for row in by_index} == {
+        key: wanted[key] for key in (3, 21, 47, 70) if key in wanted
+    }
+
+
+def test_an_upsert_searches_again_if_its_writer_saw_an_older_version(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t.lance")
+    old = open_dataset(create(tmp_path, range(6)))
+    found = row_ids.look_up(old.dataset, table([1, 8]).select(["id"]))
+    lance.write_dataset(table([8], 5), uri, mode="append")
+    fragments = task(uri).write(table([1, 8], 1).to_reader(), old.dataset)
+    port = open_dataset(uri)
+    port.commit(Upsert(fragments, table([1, 8]).select(["id"]), ("id",), found), {})
+    rows = lance.dataset(uri).to_table().to_pylist()
+    assert sorted((row["id"], row["v"]) for row in rows) == [
+        (0, 0), (1, 1), (2, 0), (3, 0), (4, 0), (5, 0), (8, 1)
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "landed",
     [
