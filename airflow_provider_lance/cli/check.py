@@ -52,5 +52,5 @@ def _show(report: CheckReport, output: Output) -> None:
         output.say(f"{finding.code}: {finding.code.title}", SEVERITY_STYLES[finding.severity.label])
         if finding.cause:
             output.say(f"  why: {finding.cause}")
-        if finding.command:
-            output.say(f"  type: {finding.command}", "bold")
+        for line in finding.step_lines():
+            output.say(f"  {line}", "bold")

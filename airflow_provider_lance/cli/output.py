@@ -212,8 +212,8 @@ def finding_lines(findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
             continue
         label = finding.severity.label
         yield f"{finding.code} {label}: {finding.summary}", SEVERITY_STYLES[label]
-        if finding.command:
-            yield f"  {finding.command}", "bold"
+        for line in finding.step_lines():
+            yield f"  {line}", "bold"
 
 
 @dataclass(frozen=True, slots=True)

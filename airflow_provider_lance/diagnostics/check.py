@@ -75,8 +75,8 @@ class CheckReport:
             indent = " " * len(head)
             if finding.cause:
                 yield f"{indent} why: {finding.cause}"
-            if finding.command:
-                yield f"{indent} type: {finding.command}"
+            for line in finding.step_lines():
+                yield f"{indent} {line}"
 
     def message(self, least: Severity = Severity.WARNING) -> str:
         """Return a text for a notifier: a headline, then each finding of this severity or worse."""
@@ -92,8 +92,8 @@ class CheckReport:
         lines = [f"Lance {self.uri}: {counted}"]
         for finding in bad:
             where = f" {finding.query_id}:" if finding.query_id else ""
-            typed = f" Type: {finding.command}" if finding.command else ""
-            lines.append(f"{finding.code.value}{where} {finding.summary}{typed}")
+            lines.append(f"{finding.code.value}{where} {finding.summary}")
+            lines += [f"  {line}" for line in finding.step_lines()]
         return "\n".join(lines)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_provider_lance.diagnostics.catalogue import Case
 from airflow_provider_lance.diagnostics.evidence import Evidence
-from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity, Step
 from airflow_provider_lance.protocol.commands import command_line
 
 __all__ = ["checkpoint_values", "command", "finding", "start_again"]
@@ -20,7 +20,7 @@ _TASK = re.compile(r"(?P<dag>[^/]+)/(?P<task>[^/]+)/(?P<run>.+)/(?P<index>-?\d+)
 def finding(
     case: Case,
     shown: Mapping[str, Any],
-    typed: str = "",
+    steps: str | Iterable[Step] = (),
     *,
     of: Evidence | None = None,
     severity: Severity | None = None,
@@ -31,7 +31,7 @@ def finding(
     """Return the finding of a case.
 
     :param shown: the proof, as the finding's evidence.
-    :param typed: the command to type next.
+    :param steps: what ends the problem; a text is one command.
     :param of: the stream that it is about, if one; its own values need not be given.
     :param severity: another severity than the case's; ``code`` likewise.
     :param values: what the case's text names in braces.
@@ -48,12 +48,18 @@ def finding(
         code or case.code,
         case.summary.format_map(values),
         case.cause.format_map(values),
-        typed,
+        _steps(steps),
         shown,
         str(values.get("query", "")),
         repair,
         severity or case.severity,
     )
+
+
+def _steps(given: str | Iterable[Step]) -> tuple[Step, ...]:
+    if isinstance(given, str):
+        return (Step(command=given),) if given else ()
+    return tuple(given)
 
 
 def command(evidence: Evidence, *verb: str, options: tuple[str, ...] = ()) -> str:

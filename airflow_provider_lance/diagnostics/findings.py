@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any
 
-__all__ = ["Code", "Finding", "Repair", "Severity"]
+__all__ = ["Code", "Finding", "Repair", "Severity", "Step"]
 
 
 class Severity(IntEnum):
@@ -92,19 +92,36 @@ class Code(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """One step of what ends a problem: a sentence, a command to type as it is, or both.
+
+    ``host`` names the host on which the command must be typed, empty if any will do.
+    """
+
+    text: str = ""
+    command: str = ""
+    host: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Return plain values."""
+        return {"text": self.text, "command": self.command, "host": self.host}
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One finding.
 
     ``summary`` is one sentence with the observed values. ``cause`` says how it came about.
-    ``command`` is what to type next, empty if there is nothing to do. ``evidence`` holds the proof:
-    epochs, versions, ISO times, offsets, counts. ``query_id`` is empty if the finding is about the
-    dataset as a whole. ``repair`` names the repair that runs without asking.
+    ``steps`` end the problem, in their order; there are none if there is nothing to do.
+    ``evidence`` holds the proof: epochs, versions, ISO times, offsets, counts. ``query_id`` is
+    empty if the finding is about the dataset as a whole. ``repair`` names the repair that runs
+    without asking.
     """
 
     code: Code
     summary: str
     cause: str = ""
-    command: str = ""
+    steps: tuple[Step, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
     query_id: str = ""
     repair: Repair | None = None
@@ -116,6 +133,24 @@ class Finding:
         """Return how severe it is."""
         return self.raised or self.code.severity
 
+    @property
+    def command(self) -> str:
+        """Return the first command of the steps, empty if they have none."""
+        return next((step.command for step in self.steps if step.command), "")
+
+    def step_lines(self) -> Iterator[str]:
+        """Yield the steps as lines of text; a command stands on a line of its own, to be copied."""
+        for number, step in enumerate(self.steps, 1):
+            head = f"{number}. " if len(self.steps) > 1 else ""
+            there = f"On {step.host}:" if step.host else ""
+            text = " ".join(filter(None, (step.text, there)))
+            if text:
+                yield head + text
+            if step.command:
+                yield (
+                    f"{' ' * len(head)}  {step.command}" if text else f"{head}type: {step.command}"
+                )
+
     def to_json(self) -> dict[str, Any]:
         """Return plain values under camelCase names."""
         return {
@@ -126,6 +161,7 @@ class Finding:
             "summary": self.summary,
             "cause": self.cause,
             "command": self.command,
+            "steps": [step.to_json() for step in self.steps],
             "evidence": dict(self.evidence),
             "repair": self.repair.value if self.repair else None,
         }

@@ -57,7 +57,7 @@ def test_a_dead_driver_is_unhealthy_and_the_command_to_type_works(
     ran = typed("status", stream.uri)
     assert ran.status == 1
     command = f"lance-stream release {stream.uri} orders --yes"
-    assert f"\n  {command}\n" in ran.out
+    assert f"\n  type: {command}\n" in ran.out
     assert typed(*command.split()[1:]).status == 0
     assert typed("status", stream.uri).status == 0
 
