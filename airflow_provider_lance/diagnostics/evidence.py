@@ -42,6 +42,8 @@ class Tolerance(Limits):
     versions: int = 5_000
     uncovered_rows: int = 1_000_000
     orphaned_bytes: int = 1 << 30
+    unmet: float = 0.05
+    """The share of the rows of the newest epochs that do not meet an expectation."""
     consumer_lag: float = 3600.0
     """Seconds since the oldest version that a consumer has not read was committed."""
     consumer_retention: float = CONSUMER_RETENTION

@@ -70,6 +70,7 @@ class Code(StrEnum):
     WATERMARK_JUMPED = "LS206", Severity.CRITICAL, "the config's watermark is ahead of all evidence"
     SIDE_TABLE_LOST = "LS207", Severity.CRITICAL, "a side table lacks rows that were committed"
     SIDE_TABLE_UNREADABLE = "LS208", Severity.WARNING, "a side table cannot be read"
+    EXPECTATION_UNMET = "LS209", Severity.WARNING, "rows often miss what is expected of them"
     CHECKPOINT_MISSING = "LS301", Severity.ERROR, "the checkpoint is missing"
     CHECKPOINT_FOREIGN = "LS302", Severity.ERROR, "the checkpoint is another query's"
     CHECKPOINT_OLDER = "LS303", Severity.CRITICAL, "the checkpoint is older than the dataset says"

@@ -11,6 +11,7 @@ from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.diagnostics.rules_checkpoint import checkpoint_rules
 from airflow_provider_lance.diagnostics.rules_driver import driver_rules
 from airflow_provider_lance.diagnostics.rules_epochs import epoch_rules
+from airflow_provider_lance.diagnostics.rules_rows import row_rules
 from airflow_provider_lance.diagnostics.rules_sides import side_rules
 from airflow_provider_lance.supervision.health import StreamState
 
@@ -28,6 +29,7 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
         *epoch_rules(evidence, tolerance),
         *driver_rules(evidence, tolerance),
         *side_rules(evidence),
+        *row_rules(evidence, tolerance),
     ]
     found += _otherwise_lost(evidence, found)
     found.sort(key=lambda finding: (-finding.severity, finding.code))

@@ -26,6 +26,11 @@ class Met:
         """Return the sum."""
         return Met(self.met + other.met, self.unmet + other.unmet)
 
+    @property
+    def share(self) -> float:
+        """Return the share of the rows that did not meet it, 0 to 1."""
+        return self.unmet / (self.met + self.unmet) if self.unmet else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class RowChecks:
@@ -52,6 +57,11 @@ class RowChecks:
             },
             *(getattr(self, name) + getattr(other, name) for name in _COUNTS),
         )
+
+    @property
+    def not_landed(self) -> int:
+        """Return how many rows were read and did not land."""
+        return sum(self._counts().values())
 
     def __bool__(self) -> bool:
         """Return whether any row was counted."""

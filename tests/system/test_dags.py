@@ -26,6 +26,7 @@ from tests.support.watch import process
 
 DAGS = sorted(path.stem for path in (REPOSITORY / "dags").glob("[!_]*.py"))
 CHECKS = {
+    "lance_cdc",
     "lance_chain",
     "lance_event_consumer",
     "lance_every_five_minutes",
@@ -46,7 +47,7 @@ def run(home: Path, dag_id: str) -> tuple[int, str]:
 
 
 def test_every_dag_has_a_system_test() -> None:
-    """Those that look after tables run in test_upkeep_dags.py."""
+    """Those that look after tables run in test_upkeep_dags.py, change data in test_cdc_dag.py."""
     assert set(DAGS) == CHECKS, "each file in dags/ holds the DAG of its name and is run"
 
 

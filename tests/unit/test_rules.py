@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_lance import diagnostics
 from airflow_provider_lance.diagnostics.catalogue import Case
-from airflow_provider_lance.diagnostics.evidence import Contradiction, Evidence, Undone
+from airflow_provider_lance.diagnostics.evidence import Contradiction, Evidence, Tolerance, Undone
 from airflow_provider_lance.diagnostics.findings import Code, Severity
 from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.diagnostics.side_tables import SideTableStatus
@@ -20,10 +20,12 @@ from airflow_provider_lance.protocol.checkpoint_files import CorruptFile
 from airflow_provider_lance.protocol.model import (
     DoneEpoch,
     EndOffsets,
+    EpochStamp,
     OwnerState,
     QueryState,
     StopNote,
 )
+from airflow_provider_lance.protocol.row_checks import Met, RowChecks
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Health, StreamState
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
@@ -47,6 +49,14 @@ from tests.support.recovery_evidence import (
     summary,
     watermark,
 )
+
+
+def checked(epoch: int, checks: RowChecks) -> EpochStamp:
+    """Return an epoch of which 10 rows landed."""
+    return replace(stamp(epoch, 6 + epoch), checks=checks)
+
+
+MISSED = checked(4, RowChecks({"small": Met(0, 10)}))
 
 Row = tuple[Evidence, list[tuple[Code, Severity]]]
 
@@ -365,6 +375,23 @@ ROWS: dict[str, Row] = {
         ),
         [(Code.SIDE_TABLE_LOST, CRITICAL), (Code.SIDE_TABLE_UNREADABLE, WARNING)],
     ),
+    # ---------------------------------------------------------------------------------------- rows
+    "an expectation is missed by one row in twenty": (
+        seen(history=(checked(5, RowChecks({"small": Met(95, 5)}, dropped=5)),)), [],
+    ),
+    "an expectation is missed by more": (
+        seen(history=(
+            checked(5, RowChecks({"small": Met(4, 6)})),
+            checked(4, RowChecks({"small": Met(90, 0)})),
+        )),
+        [(Code.EXPECTATION_UNMET, WARNING)],
+    ),
+    "the sink refuses many rows": (
+        seen(history=(checked(5, RowChecks(quarantined=2)),)), [(Code.EXPECTATION_UNMET, WARNING)],
+    ),
+    "rows miss an expectation in an older generation": (
+        seen(history=(stamp(5, 11), replace(MISSED, generation=7))), [],
+    ),
     # ------------------------------------------------------------------------------------ protocol
     "another tool's": (
         seen(
@@ -374,6 +401,20 @@ ROWS: dict[str, Row] = {
         [(Code.PROTOCOL_NEWER, ERROR)],
     ),
 }  # fmt: skip
+
+
+def test_rows_that_miss_an_expectation_are_counted_over_the_newest_epochs() -> None:
+    history = (
+        checked(5, RowChecks({"a": Met(8, 2), "b": Met(1, 9)}, quarantined=2)),
+        checked(4, RowChecks({"a": Met(8, 2), "b": Met(2, 8)}, dropped=1)),
+    )
+    found = evaluate_rules(seen(history=history))[0]
+    assert found.summary == (
+        "Rows of query q do not meet its expectations in epochs 4 to 5: b by 17 of 20, a by 4 of "
+        "20."
+    )
+    assert found.command.startswith("lance-stream quarantine ")
+    assert evaluate_rules(seen(history=history), Tolerance(unmet=0.9))[0].code is Code.HEALTHY
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -393,7 +434,7 @@ def test_each_finding_says_all_that_an_on_call_engineer_needs(name: str) -> None
         assert each.evidence or each.code is Code.HEALTHY
         assert each.summary.rstrip().endswith((".", "!")) or each.code is Code.QUERY_FAILED
         assert "None" not in f"{each.summary} {each.cause} {each.command}"
-        assert each.severity < Severity.WARNING or (each.cause and each.command)
+        assert each.severity < Severity.WARNING or (each.cause and each.steps)
         each.to_json()
 
 
