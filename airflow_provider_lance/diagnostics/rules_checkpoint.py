@@ -207,7 +207,9 @@ def _corrupt(evidence: Evidence, found: Corruption) -> Finding:
             "corrupt": {each.path: each.why for each in found.files},
             "setAside": list(found.set_aside),
         },
-        command(evidence, "resolve", "files") if safe else command(evidence, "epochs"),
+        command(evidence, "resolve", "files", options=("--yes",))
+        if safe
+        else command(evidence, "epochs"),
         files=", ".join(map(str, found.files)),
         reason=found.reason,
         ways_out=WAYS_OUT,
@@ -233,7 +235,9 @@ def _changed(evidence: Evidence) -> Iterator[Finding]:
                 for epoch in epochs
             },
         },
-        command(evidence, "resolve", "files") if known else command(evidence, "epochs"),
+        command(evidence, "resolve", "files", options=("--yes",))
+        if known
+        else command(evidence, "epochs"),
         files=" and ".join(f"offsets/{epoch}" for epoch in epochs),
         epoch=epochs[-1],
         of=evidence,

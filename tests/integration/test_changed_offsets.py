@@ -147,7 +147,7 @@ def test_another_end_of_the_newest_epoch_is_refused_found_and_repaired(
     refused(stream, 3)
 
     seen = finding(stream)
-    assert seen.command == f"lance-stream resolve files {stream.uri} q"
+    assert seen.command == f"lance-stream resolve files {stream.uri} q --yes"
     assert seen.evidence["checkpointEnds"] == {"3": ['{"logOffset":4}']}
     assert seen.evidence["committedEnds"] == {"3": ['{"logOffset":3}']}
 

@@ -145,7 +145,7 @@ def test_what_is_proven_is_set_aside_and_no_row_is_lost_or_doubled(
 
     found = check(open_dataset(stream.uri), ["q"]).findings
     (finding,) = [each for each in found if each.code is Code.CHECKPOINT_CORRUPT]
-    assert finding.command == f"lance-stream resolve files {stream.uri} q"
+    assert finding.command == f"lance-stream resolve files {stream.uri} q --yes"
 
     plan = set_files_aside(open_dataset(stream.uri), "q", by="anna", proven_dead=True, dry_run=True)
     assert all(Path(stream.checkpoint, path).exists() for path in plan.moves)

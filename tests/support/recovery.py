@@ -49,9 +49,9 @@ class Scene:
             self.stream.add(orders(self.added * ROWS, ROWS))
             self.added += 1
 
-    def launch(self, **sink: Any) -> Summary:
+    def launch(self, launched_by: str = "", **sink: Any) -> Summary:
         """Run one launch of the job over all that is there, in this process."""
-        order = spec(self.stream, new_launch_id(), sink=sink)
+        order = spec(self.stream, new_launch_id(), sink=sink, launchedBy=launched_by)
         return run(self.stream.spark, JobSpec.parse(order))
 
     def start(
