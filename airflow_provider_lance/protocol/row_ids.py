@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from lance import LanceOperation
     from lance.fragment import FragmentMetadata
 
-__all__ = ["KeyLookup", "KeyPositions", "carry_row_ids", "deletion_of", "known_first", "look_up"]
+__all__ = [
+    "KeyLookup",
+    "KeyPositions",
+    "carry_row_ids",
+    "deletion_of",
+    "known_first",
+    "look_up",
+    "through_index",
+]
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +92,7 @@ def look_up(dataset: lance.LanceDataset, keys: pa.Table, columns: Sequence[str] 
     positions = KeyPositions(keys)
     scanner = dataset.scanner(
         columns=[*keys.column_names, *columns],
-        filter=_through_index(dataset, keys),
+        filter=through_index(dataset, keys),
         with_row_id=True,
         with_row_address=True,
         batch_size=_BATCH_ROWS,
@@ -99,18 +107,25 @@ def look_up(dataset: lance.LanceDataset, keys: pa.Table, columns: Sequence[str] 
     return KeyLookup(dataset.version, keys, pa.concat_tables(found))
 
 
-def _through_index(dataset: lance.LanceDataset, keys: pa.Table) -> Any:
-    """Return a filter that an index of a key column answers, ``None`` to scan."""
+def through_index(dataset: lance.LanceDataset, keys: pa.Table, *, nulls: bool = False) -> Any:
+    """Return a filter that an index of a key column answers, ``None`` to scan.
+
+    The rows that it lets through have one of the keys' values in that column; with ``nulls`` also
+    those that have none.
+    """
     import pyarrow.compute as pc
     import pyarrow.types as pt
 
     if dataset.has_stable_row_ids or keys.num_rows * _ROWS_PER_KEY > dataset.count_rows():
         return None
-    indexed = {tuple(each["fields"]) for each in dataset.list_indices() if each["type"] == "BTree"}
+    indexed = [
+        each.field_names for each in dataset.describe_indices() if each.index_type == "BTree"
+    ]
     for name in keys.column_names:
         kind = keys.schema.field(name).type
-        if (name,) in indexed and (pt.is_integer(kind) or pt.is_string(kind)):
-            return pc.field(name).isin(pc.unique(keys[name]))
+        if [name] in indexed and (pt.is_integer(kind) or pt.is_string(kind)):
+            known = pc.field(name).isin(pc.unique(keys[name]))
+            return known | pc.field(name).is_null() if nulls else known
     return None
 
 

@@ -11,7 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_lance.protocol.lance_errors import reading
-from airflow_provider_lance.protocol.row_ids import KeyLookup, KeyPositions, look_up
+from airflow_provider_lance.protocol.row_ids import (
+    KeyLookup,
+    KeyPositions,
+    look_up,
+    through_index,
+)
 from airflow_provider_lance.spark.casts import with_negative_zeros
 from airflow_provider_lance.spark.ranks import ranks
 from airflow_provider_lance.spark.sequencing import (
@@ -22,7 +27,7 @@ from airflow_provider_lance.spark.sequencing import (
     refuse_unordered,
 )
 
-__all__ = ["Comparison", "whole_keys"]
+__all__ = ["Comparison", "remembered", "whole_keys"]
 
 _BATCH_ROWS = 262_144
 
@@ -69,7 +74,7 @@ class Comparison:
         with reading(table.uri):
             found = look_up(table, keys, order.columns)
             rows = self._rows(table, found, schema)
-        stored = Stored(rows, self._remembered(tombstones, keys, schema))
+        stored = Stored(rows, remembered(tombstones, keys, order.tombstones_of(schema)))
         return order.resolve(upserts, deletes, stored, self.truncate), found
 
     def truncation(self, truncates: pa.Table, table: Any, tombstones: Any) -> Truncation:
@@ -80,12 +85,13 @@ class Comparison:
         """
         refuse_unordered(truncates, self.order.columns)
         schema, names = table.schema, self.order.names
-        rows = self.order.tombstones_of(schema).empty_table()
+        kept = self.order.tombstones_of(schema)
+        rows = kept.empty_table()
         if truncates.num_rows:
             with reading(table.uri):
                 rows = table.to_table(columns=names, batch_size=_BATCH_ROWS)
-        stored = Stored(rows, self._remembered(tombstones, rows.slice(0, 0), schema))
-        return self.order.truncate(truncates, stored)
+        none = kept.empty_table().select(self.order.keys)
+        return self.order.truncate(truncates, Stored(rows, remembered(tombstones, none, kept)))
 
     def _rows(self, table: Any, found: KeyLookup, schema: pa.Schema) -> pa.Table:
         """Return the rows that were found: keys and sequences, with partial updates all columns."""
@@ -98,21 +104,31 @@ class Comparison:
         columns += [found.rows[name] for name in self.order.columns]
         return pa.table(columns, self.order.tombstones_of(schema))
 
-    def _remembered(self, tombstones: Any, keys: pa.Table, schema: pa.Schema) -> pa.Table:
-        """Return the tombstones of some keys, and those of truncates."""
-        kept = self.order.tombstones_of(schema)
-        found = [kept.empty_table()]
-        if tombstones is not None:
-            positions = KeyPositions(keys.select(self.order.keys))
-            with reading(tombstones.uri):
-                scanner = tombstones.scanner(columns=kept.names, batch_size=_BATCH_ROWS)
-                for batch in scanner.to_batches():
-                    each = pa.Table.from_batches([batch]).cast(kept)
-                    wanted = pc.is_null(each[self.order.keys[0]])
-                    if keys.num_rows:
-                        wanted = pc.or_(wanted, pc.is_valid(positions.of(each)))
-                    found.append(each.filter(wanted))
-        return pa.concat_tables(found)
+
+def remembered(tombstones: Any, keys: pa.Table | None, kept: pa.Schema) -> pa.Table:
+    """Return the tombstones of some keys, and those of truncates, whose keys are null.
+
+    :param tombstones: a handle of theirs, ``None`` without any.
+    :param keys: the merge keys, each once; ``None`` for all.
+    :param kept: the columns to return.
+    :raises StorageUnavailableError: they could not be read.
+    """
+    found = [kept.empty_table()]
+    if tombstones is None:
+        return found[0]
+    positions = KeyPositions(keys) if keys is not None and keys.num_rows else None
+    chosen = None if keys is None else through_index(tombstones, keys, nulls=True)
+    with reading(tombstones.uri):
+        scanner = tombstones.scanner(columns=kept.names, filter=chosen, batch_size=_BATCH_ROWS)
+        for batch in scanner.to_batches():
+            each = pa.Table.from_batches([batch]).cast(kept)
+            if keys is not None:
+                wanted = pc.is_null(each[keys.column_names[0]])
+                if positions:
+                    wanted = pc.or_(wanted, pc.is_valid(positions.of(each)))
+                each = each.filter(wanted)
+            found.append(each)
+    return pa.concat_tables(found)
 
 
 def whole_keys(batches: Iterator[pa.RecordBatch], keys: list[str], size: int) -> Iterator[pa.Table]:

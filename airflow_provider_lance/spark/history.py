@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 
 from airflow_provider_lance.exceptions import RowsRefusedError, SchemaMismatchError, SpecError
 from airflow_provider_lance.protocol.lance_errors import reading
-from airflow_provider_lance.protocol.row_ids import KeyPositions, look_up
+from airflow_provider_lance.protocol.row_ids import look_up
 from airflow_provider_lance.spark.casts import conform, one_form_of_floats, with_negative_zeros
 from airflow_provider_lance.spark.columns import arrow_schema, folding
-from airflow_provider_lance.spark.comparison import Comparison
+from airflow_provider_lance.spark.comparison import Comparison, remembered
 from airflow_provider_lance.spark.ranks import ranks
 from airflow_provider_lance.spark.scd2 import (
     END_AT,
@@ -93,8 +93,11 @@ class History(Comparison):
             keys = with_negative_zeros(keys.cast(_fields(self.versions.schema, names)))
         with reading(table.uri):
             stored = self._stored(table, changes, keys)
-        remembered = self._remembered_of(tombstones, keys)
-        return self.versions.rebuild(stored, remembered, changes)
+        known = remembered(tombstones, keys, self.versions.remembered_schema)
+        before = pa.concat_tables(
+            [self.versions.changes_schema.empty_table(), known], promote_options="default"
+        )
+        return self.versions.rebuild(stored, before, changes)
 
     def _stored(self, table: Any, changes: pa.Table, keys: pa.Table | None) -> pa.Table:
         """Return the versions that may change, of some keys or of all."""
@@ -130,24 +133,6 @@ class History(Comparison):
         np.minimum.at(first, new[~cut], at[~cut])
         may_change: npt.NDArray[np.bool_] = end >= first[key]
         return may_change
-
-    def _remembered_of(self, tombstones: Any, keys: pa.Table | None) -> pa.Table:
-        """Return what is remembered of some keys or of all, and every truncate."""
-        kept = self.versions.remembered_schema
-        found = [self.versions.changes_schema.empty_table()]
-        if tombstones is not None:
-            positions = KeyPositions(keys) if keys is not None and len(keys) else None
-            with reading(tombstones.uri):
-                scanner = tombstones.scanner(columns=kept.names, batch_size=_BATCH_ROWS)
-                for batch in scanner.to_batches():
-                    each = pa.Table.from_batches([batch]).cast(kept)
-                    if keys is not None:
-                        wanted = pc.equal(each[OPERATION], Operation.TRUNCATE)
-                        if positions:
-                            wanted = pc.or_(wanted, pc.is_valid(positions.of(each)))
-                        each = each.filter(wanted)
-                    found.append(each)
-        return pa.concat_tables(found, promote_options="default")
 
 
 def _refuse_null_keys(keys: pa.Table) -> None:

@@ -112,13 +112,15 @@ class Tombstones:
             failed = None
         try:
             with named_panics(self._uri):
-                lance.write_dataset(
+                made = lance.write_dataset(
                     self._schema.empty_table(),
                     self._uri,
                     mode="create",
                     storage_options=dict(self._options.storage_options) or None,
                     session=lance_session(self._options.cache_bytes),
                 )
+                # Maintenance keeps it up to date; without it, an epoch reads all tombstones.
+                made.create_scalar_index(self._options.merge_keys[0], "BTREE")
         except LANCE_ERRORS as error:
             failed = error
         try:

@@ -1,11 +1,12 @@
 """Random streams of changes against a plain history, their drivers killed at each step.
 
-Real datasets and sessions, without Spark: ``python -m tests.cdc.sequences --scd 2 --runs 2000``. A
-run is a stream of inserts, updates, deletes and truncates, shuffled, doubled, late by up to the
-whole stream, cut into random epochs. A driver ends at a random step, and the next one goes on.
-Meanwhile others compact, clean up, and add rows between comparison and commit. At the end the table
-is compared with the plain one. With ``--scd 1 --without-sequencing`` the order of arrival takes the
-place of the sequence: then most tables differ.
+Real datasets and sessions, without Spark: ``python -m tests.cdc.sequences --scd 2 --runs 2000``;
+with ``--spark``, real streaming queries whose executors or driver write. A run is a stream of
+inserts, updates, deletes and truncates, shuffled, doubled, late by up to the whole stream, cut into
+random epochs. A driver ends at a random step, and the next one goes on. Meanwhile others compact,
+clean up, and add rows between comparison and commit. At the end the table is compared with the
+plain one. With ``--scd 1 --without-sequencing`` the order of arrival takes the place of the
+sequence: then most tables differ.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -247,6 +249,7 @@ class Life:
             bytes=written.bytes,
             started_at=utc_now(),
             keys=written.keys if written.rows else None,
+            lookup=written.lookup,
             merge_keys=("id", START_AT) if self.versions else ("id",),
             compared_at=written.compared_at,
             checks=written.checks,
@@ -259,13 +262,20 @@ class Life:
         plan.commit(epoch)
 
 
-def runs(scd: int, number: int, seed: int, *, arrival: bool = False) -> Iterator[tuple[Run, bool]]:
+def runs(
+    scd: int,
+    number: int,
+    seed: int,
+    *,
+    arrival: bool = False,
+    make: Callable[..., Run] | None = None,
+) -> Iterator[tuple[Run, bool]]:
     """Yield each run, done, and whether its table is as expected."""
     memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
     for each in range(number):
         root = Path(tempfile.mkdtemp(prefix="sequences", dir=memory))
         try:
-            run = Run(root, seed * 1_000_003 + each, scd, arrival)
+            run = (make or Run)(root, seed * 1_000_003 + each, scd, arrival)
             run.drive()
             yield run, run.found() == run.expected()
         finally:
@@ -278,11 +288,20 @@ def main() -> int:
     parser.add_argument("--scd", type=int, choices=(1, 2), default=2)
     parser.add_argument("--runs", type=int, default=2_000, help="how many (2,000)")
     parser.add_argument("--seed", type=int, default=1, help="decides them all (1)")
+    parser.add_argument("--spark", action="store_true", help="on real Spark")
     parser.add_argument("--without-sequencing", action="store_true", help="order by arrival")
     given = parser.parse_args()
+    make = None
+    if given.spark:
+        from benchmarks.harness.spark import session
+        from tests.cdc.spark_sequences import SparkRun
+
+        spark = session()
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+        make = partial(SparkRun, spark)
     began, happened, wrong, epochs = time.monotonic(), Counter[str](), [], 0
     for number, (run, right) in enumerate(
-        runs(given.scd, given.runs, given.seed, arrival=given.without_sequencing)
+        runs(given.scd, given.runs, given.seed, arrival=given.without_sequencing, make=make)
     ):
         happened.update(run.happened)
         epochs += len(run.epochs)

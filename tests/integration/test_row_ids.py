@@ -12,6 +12,7 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from airflow_provider_lance.exceptions import CommitPreemptedError, RowsRefusedError
@@ -20,6 +21,7 @@ from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_datas
 from airflow_provider_lance.protocol.port import Overwrite, Upsert
 from airflow_provider_lance.spark import writer
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather, gather_rows
+from airflow_provider_lance.spark.comparison import remembered
 from airflow_provider_lance.spark.sieve import DELETE_FLAG
 from airflow_provider_lance.spark.writer import WriteTask
 from tests.support.feeds import Lineage, feed, lineage
@@ -186,6 +188,37 @@ def test_an_append_that_landed_first_shares_no_id(uri: str) -> None:
     assert landed.version == port.version + 2
     assert kept(uri, before) == before.keys()
     assert sorted(feed(uri, landed.version).inserted) == [100, 101]
+
+
+@pytest.mark.parametrize("text", [True, False])
+def test_an_index_finds_the_rows_that_a_scan_finds(
+    tmp_path: Path, text: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw, uri = random.Random(1), str(tmp_path / "t.lance")
+
+    def rows(count: int) -> pa.Table:
+        ids = [(draw.randrange(300), draw.randrange(3)) for _ in range(count)] + [(None, None)]
+        kind = pa.string() if text else pa.int64()
+        first = pa.array([each for each, _ in ids], pa.int64()).cast(kind)
+        return pa.table({"id": first, "part": [each for _, each in ids], "v": range(len(ids))})
+
+    made = lance.write_dataset(rows(200), uri, max_rows_per_file=50)
+    made.create_scalar_index("id", "BTREE")
+    lance.write_dataset(rows(100), uri, mode="append")
+    made = lance.dataset(uri)
+    made.delete("v % 7 = 0")
+    keys = rows(60).filter(pc.field("id").is_valid()).group_by(["id", "part"]).aggregate([])
+    kept = pa.schema([made.schema.field(name) for name in ("id", "part", "v")])
+    seen = []
+    for limit in (0, 10**9):
+        monkeypatch.setattr(row_ids, "_ROWS_PER_KEY", limit)
+        assert (row_ids.through_index(made, keys) is None) is bool(limit)
+        looked = row_ids.look_up(made, keys, ["v"]).rows.sort_by("_rowid")
+        aside = remembered(made, keys, kept).sort_by("v")
+        seen.append((looked.to_pylist(), aside.to_pylist()))
+    assert seen[0] == seen[1]
+    assert {row["id"] for row in seen[0][1]} >= {None}
+    assert len(seen[0][0]) > 5
 
 
 @pytest.mark.parametrize("stable", [True, False])

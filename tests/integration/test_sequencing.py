@@ -79,6 +79,8 @@ def test_the_newest_record_of_a_key_counts_within_an_epoch_and_across_them(
     stream.add(changes((2, 5, "dead", "x", "u"), (3, 7, "tie", "x", "u"), (4, 8, "4", "x", "u")))
     sink = stream.run(smallEpochRows=small_epoch_rows, **OPTIONS)
     assert rows(stream) == [(1, 5, "new", "x"), (3, 7, "3", "x"), (4, 8, "4", "x")]
+    beside = lance.dataset(stream.uri.replace("table.lance", "table.tombstones.lance"))
+    assert [each.field_names for each in beside.describe_indices()] == [["id"]]
     assert tombstones(stream) == [(2, 6)]
     stamps = stream.epochs()
     assert [(s.rows, s.deletes, s.checks.late, s.checks.superseded) for s in stamps] == [
