@@ -69,8 +69,13 @@ __all__ = [
 class LanceStreamError(Exception):
     """A Lance stream failed."""
 
-    def __init__(self, message: str | None = None) -> None:
+    def __init__(self, message: str | None = None, *, detail: str = "") -> None:
+        """Take a message for people.
+
+        :param detail: what was seen, word for word, where the message has only the gist.
+        """
         super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])
+        self.detail = detail
 
 
 class TerminalError(LanceStreamError):
@@ -118,8 +123,8 @@ class RowsRefusedError(TerminalError):
         :param reason: why in a few words, without values: equal for all rows with one fault.
         :param detail: what was seen.
         """
-        super().__init__(message)
-        self.reason, self.detail = reason, detail
+        super().__init__(message, detail=detail)
+        self.reason = reason
 
 
 class DatasetNotFoundError(TerminalError):
@@ -175,7 +180,17 @@ class MasterUnreachableError(TransientError):
 
 
 class StorageUnavailableError(TransientError):
-    """The store did not answer, or refused temporarily."""
+    """The store did not answer, or refused."""
+
+    def __init__(
+        self, message: str | None = None, *, detail: str = "", denied: bool = False
+    ) -> None:
+        """Take what the store said.
+
+        :param denied: whether it refuses until credentials or permissions are changed.
+        """
+        super().__init__(message, detail=detail)
+        self.denied = denied
 
 
 class ChecksumMismatchError(StorageUnavailableError):

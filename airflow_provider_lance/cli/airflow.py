@@ -49,8 +49,11 @@ def _action(command: Command) -> ActionCommand:
 def _call(target: str) -> Callable[[Namespace], None]:
     def run(arguments: Namespace) -> None:
         from airflow_provider_lance.cli.main import run as run_command
+        from airflow_provider_lance.cli.waiting import leave
 
         arguments.run = target
-        sys.exit(run_command(arguments))
+        status = run_command(arguments)
+        leave(status)
+        sys.exit(status)
 
     return run

@@ -63,12 +63,19 @@ STORE: tuple[Argument, ...] = (
         help="a JSON file with an object of storage options, secrets too",
     ),
 )
+TIMEOUT = argument(
+    "--timeout",
+    metavar="DURATION",
+    type=seconds,
+    default=30.0,
+    help="wait at most this long for each answer of the store; 30s by default",
+)
 CHECKPOINT = argument(
     "--checkpoint",
     metavar="LOCATION",
     help="the query's checkpoint as this machine reaches it, if not where the driver recorded it",
 )
-COMMON = (*STORE, OUTPUT, DEBUG)
+COMMON = (*STORE, TIMEOUT, OUTPUT, DEBUG)
 STREAM = (URI, QUERY, CHECKPOINT, *COMMON)
 PATIENCE = (
     argument(

@@ -23,12 +23,15 @@ def run(arguments: Namespace, output: Output) -> int:
         queries: Sequence[str] = (named,)  # the dataset may have lost all trace of it
     else:
         queries = target.queries(named) if named or place.checkpoint else ()
-    report = check(
-        target.port,
-        queries,
-        tolerance=tolerance(arguments),
-        orphans=not arguments.no_orphans,
-        **target.look,
+    report = place.ask(
+        lambda: check(
+            target.port,
+            queries,
+            tolerance=tolerance(arguments),
+            orphans=not arguments.no_orphans,
+            **target.look,
+        ),
+        target.places,
     )
     if output.json:
         output.document(report.to_json())

@@ -15,7 +15,7 @@ from airflow_provider_lance.cli.doctor_machine import (
     diagnose_spark,
 )
 from airflow_provider_lance.cli.output import Exit, Output, harmless
-from airflow_provider_lance.cli.target import Place, Target, find_place
+from airflow_provider_lance.cli.target import Place, Target, find_place, open_place
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     LanceStreamError,
@@ -27,7 +27,7 @@ from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query, query_ids
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
 from airflow_provider_lance.protocol.files import open_files
-from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, create_error
 from airflow_provider_lance.protocol.port import Configure
 
 __all__ = ["run"]
@@ -95,7 +95,7 @@ def _diagnose_store(arguments: Namespace) -> Iterator[Diagnosis]:
 
 def _dataset(place: Place, named: str | None) -> Iterator[Diagnosis]:
     try:
-        target = Target(open_dataset(place.uri, place.storage_options), place)
+        target = open_place(place)
     except LanceStreamError as error:
         yield _failed("dataset", error)
         return
@@ -171,8 +171,7 @@ def _make(uri: str, storage_options: Mapping[str, str]) -> LanceDatasetPort:
             session=lance_session(),
         )
     except LANCE_ERRORS as error:
-        first = str(error).splitlines()[0]
-        raise StorageUnavailableError(f"cannot create {uri}: {first}") from error
+        raise create_error(uri, error) from error
     return open_dataset(uri, storage_options)
 
 

@@ -37,12 +37,16 @@ def run(arguments: Namespace, output: Output) -> int:
         raise SpecError("--last must be 1 or more")
     target = open_target(arguments)
     query = target.query(arguments.query_id)
-    table = read_epochs(
-        target.port,
-        query,
-        last=arguments.last,
-        checkpoint_location=target.place.checkpoint,
-        storage_options=target.place.storage_options,
+    place = target.place
+    table = place.ask(
+        lambda: read_epochs(
+            target.port,
+            query,
+            last=arguments.last,
+            checkpoint_location=place.checkpoint,
+            storage_options=place.storage_options,
+        ),
+        target.places,
     )
     if output.json:
         output.document(table.to_json())

@@ -10,13 +10,15 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
-from typing import Any
+from itertools import pairwise
+from typing import Any, NoReturn
 
 from airflow_provider_lance import __version__
 from airflow_provider_lance.cli.command_spec import Command
 from airflow_provider_lance.cli.commands import ABOUT, COMMANDS, TITLE
-from airflow_provider_lance.cli.output import Exit, Output, harmless
-from airflow_provider_lance.exceptions import LanceStreamError
+from airflow_provider_lance.cli.output import Exit, Output, error_json, harmless
+from airflow_provider_lance.cli.waiting import leave
+from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.lance_errors import named_panics
 
 __all__ = ["build_parser", "main", "run"]
@@ -25,8 +27,14 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command that was typed; the entry point ``lance-stream``. Returns the exit status."""
-    return run(build_parser().parse_args(words))
+    """Run the command that was typed; the entry point ``lance-stream``. Returns the exit status.
+
+    :param words: instead of the process's own, which ends at once where a store still hangs.
+    """
+    status = run(build_parser().parse_args(words))
+    if words is None:
+        leave(status)
+    return status
 
 
 def run(arguments: Namespace) -> int:
@@ -44,14 +52,30 @@ def run(arguments: Namespace) -> int:
     except Exception as error:
         if arguments.debug:
             traceback.print_exc()
-        output.note(f"error: {_message(error)}")
+        output.error(error)
         return Exit.of(error)
 
 
-def _message(error: Exception) -> str:
-    if isinstance(error, LanceStreamError):
-        return str(error)
-    return f"{type(error).__name__}: {error} (--debug shows where)"
+class _Parser(ArgumentParser):
+    """Says what is wrong with the words typed; in JSON, too, if they ask for it."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Remember the words: a parser of a command gets those after its name."""
+        self._words = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2."""
+        if _wants_json(self._words):
+            Output("json").document({"error": error_json(SpecError(message))})
+        super().error(message)
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Return whether words that cannot be parsed ask for JSON."""
+    return bool({"-ojson", "-o=json", "--output=json"} & set(words)) or any(
+        pair in (("-o", "json"), ("--output", "json")) for pair in pairwise(words)
+    )
 
 
 class _Formatter(logging.Formatter):
@@ -80,7 +104,7 @@ def _logging(debug: bool) -> Iterator[None]:
 
 def build_parser() -> ArgumentParser:
     """Return the parser; its result names in ``run`` the function to call."""
-    parser = ArgumentParser("lance-stream", description=f"{TITLE}.", epilog=ABOUT)
+    parser = _Parser("lance-stream", description=f"{TITLE}.", epilog=ABOUT)
     parser.add_argument("--version", action="version", version=f"lance-stream {__version__}")
     _add(parser, COMMANDS)
     return parser

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from airflow_provider_lance.cli.output import Exit, Output, Plan, refuse_contradiction
@@ -49,7 +50,8 @@ def _run(name: str, steps: Sequence[str], arguments: Namespace, output: Output) 
     MaintenanceOptions.parse(given)  # before the dataset is opened
     target = open_target(arguments)
     dry_run = not arguments.yes
-    report = _maintain(target, given | {"dryRun": dry_run}, output)
+    act = partial(_maintain, target, given | {"dryRun": dry_run}, output)
+    report = target.place.ask(act) if dry_run else act()
     if arguments.yes or arguments.dry_run:
         if output.json:
             output.document(report.to_json())

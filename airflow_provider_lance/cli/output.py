@@ -34,8 +34,10 @@ __all__ = [
     "Output",
     "Plan",
     "asker",
+    "error_json",
     "finding_lines",
     "harmless",
+    "message_of",
     "refuse_contradiction",
 ]
 
@@ -74,6 +76,23 @@ class Exit(IntEnum):
                 return cls.UNHEALTHY
             case _:
                 return cls.UNKNOWN
+
+
+def message_of(error: Exception) -> str:
+    """Return what people read of an error."""
+    if isinstance(error, LanceStreamError):
+        return str(error)
+    return f"{type(error).__name__}: {error} (--debug shows where)"
+
+
+def error_json(error: Exception) -> dict[str, Any]:
+    """Return an error as plain values; ``detail`` is what a store said word for word."""
+    return {
+        "class": type(error).__name__,
+        "message": message_of(error),
+        "detail": getattr(error, "detail", ""),
+        "exit": int(Exit.of(error)),
+    }
 
 
 def harmless(text: object) -> str:
@@ -119,6 +138,12 @@ class Output:
         """Print a JSON document, on one line if several ``lines`` follow each other."""
         # This escapes everything that is not ASCII, so it steers no terminal and fits any encoding.
         self._print(json.dumps(value, indent=None if lines else 2))
+
+    def error(self, error: Exception, *, lines: bool = False) -> None:
+        """Print an error to stderr; with JSON also as a document on stdout."""
+        self.note(f"error: {message_of(error)}")
+        if self.json:
+            self.document({"error": error_json(error)}, lines=lines)
 
     def say(self, text: str = "", style: str = "") -> None:
         """Print a line without wrapping: it may be a command to copy."""

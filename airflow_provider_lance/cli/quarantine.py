@@ -33,12 +33,16 @@ def run(arguments: Namespace, output: Output) -> int:
         raise SpecError("--yes and --replace belong to --feed")
     target = open_target(arguments)
     query = target.query(arguments.query_id)
-    quarantine = open_quarantine(target.port, query, target.place.storage_options)
+    place = target.place
+    quarantine = place.ask(lambda: open_quarantine(target.port, query, place.storage_options))
     if arguments.feed:
         return _feed(arguments, output, target, quarantine, query)
     if arguments.export:
         return _export(arguments, output, quarantine, query)
-    table = read_quarantine(quarantine, query, last=arguments.last, reason=arguments.reason)
+    table = place.ask(
+        lambda: read_quarantine(quarantine, query, last=arguments.last, reason=arguments.reason),
+        quarantine.uri,
+    )
     if output.json:
         output.document(table.to_json())
     else:

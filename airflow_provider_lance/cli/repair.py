@@ -65,7 +65,7 @@ def forget_consumer(arguments: Namespace, output: Output) -> int:
     options = ["--consumer", arguments.consumer]
     options += ["--proven-dead"] if arguments.proven_dead else []
     command = target.command("forget-consumer", options=options)
-    return _carry_out(act, command, arguments, output)
+    return _carry_out(act, command, target, arguments, output)
 
 
 def _do(repair: _Repair, verb: list[str], arguments: Namespace, output: Output) -> int:
@@ -80,15 +80,17 @@ def _do(repair: _Repair, verb: list[str], arguments: Namespace, output: Output) 
         **target.look,
     )
     command = target.command(*verb, query=query, options=_typed(arguments, target))
-    return _carry_out(act, command, arguments, output)
+    return _carry_out(act, command, target, arguments, output)
 
 
-def _carry_out(act: _Repair, command: str, arguments: Namespace, output: Output) -> int:
+def _carry_out(
+    act: _Repair, command: str, target: Target, arguments: Namespace, output: Output
+) -> int:
     """Do what was typed with ``--yes``; otherwise show what would be done.
 
     :param command: what to type to have it done.
     """
-    planned = act(dry_run=True)
+    planned = target.place.ask(lambda: act(dry_run=True), target.places)
     if not planned.writes:
         return _tell(planned, output)  # there is nothing to do
     plan = Plan(_lines(planned), command, planned.to_json())

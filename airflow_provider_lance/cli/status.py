@@ -51,7 +51,9 @@ def tolerance(arguments: Namespace) -> Tolerance:
 
 def look_at(target: Target, query: str, chosen: Tolerance) -> Status:
     """Return one query's status at the target's version."""
-    return take_status(target.port, query, tolerance=chosen, **target.look)
+    return target.place.ask(
+        lambda: take_status(target.port, query, tolerance=chosen, **target.look), target.places
+    )
 
 
 def style_of(status: Status) -> str:

@@ -7,12 +7,13 @@ import re
 import shlex
 import sys
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from airflow_provider_lance.cli.waiting import answer_within
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.codec import query_ids
 from airflow_provider_lance.protocol.commands import command_line
@@ -20,7 +21,9 @@ from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_datas
 from airflow_provider_lance.protocol.decoding import json_value, shown
 from airflow_provider_lance.protocol.option_parsers import location, strings
 
-__all__ = ["Target", "find_place", "open_target"]
+__all__ = ["Place", "Target", "find_place", "open_place", "open_target"]
+
+T = TypeVar("T")
 
 _SECRET = re.compile(
     r"key|secret|token|passw|credential|sas|signature|authorization|account$", re.IGNORECASE
@@ -34,13 +37,23 @@ _HARMLESS = {"skip_signature", "aws_skip_signature"}
 class Place:
     """The location of a dataset that is not opened yet.
 
-    ``connection_arguments`` are the arguments that a command needs to reach it.
+    ``connection_arguments`` are the arguments that a command needs to reach it, ``timeout`` the
+    seconds to wait for each answer.
     """
 
     uri: str
     checkpoint: str | None
     storage_options: Mapping[str, str] = field(repr=False)
     connection_arguments: str
+    timeout: float
+
+    def ask(self, call: Callable[[], T], what: str = "") -> T:
+        """Return the answer to a call that only reads, within the time-out.
+
+        :param what: what is asked; by default the dataset.
+        :raises StorageUnavailableError: there was none.
+        """
+        return answer_within(self.timeout, what or self.uri, call)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,11 @@ class Target:
             "storage_options": self.place.storage_options,
             "connection_arguments": self.place.connection_arguments,
         }
+
+    @property
+    def places(self) -> str:
+        """Return what a look at a stream reads, for a sentence."""
+        return f"{self.uri} and the checkpoints of its queries"
 
     def command(self, *verb: str, query: str = "", options: Sequence[str] = ()) -> str:
         """Return the command that executes a plan for this dataset, or for one of its queries."""
@@ -113,8 +131,15 @@ def open_target(arguments: Namespace) -> Target:
     :raises DatasetNotFoundError: there is no dataset.
     :raises StorageUnavailableError: the store did not answer.
     """
-    place = find_place(arguments)
-    return Target(open_dataset(place.uri, place.storage_options), place)
+    return open_place(find_place(arguments))
+
+
+def open_place(place: Place) -> Target:
+    """Open the dataset of a place; raises as :func:`open_target`."""
+    import lance  # noqa: F401  takes seconds, and is no part of the store's answer
+
+    port = place.ask(lambda: open_dataset(place.uri, place.storage_options))
+    return Target(port, place)
 
 
 def find_place(arguments: Namespace) -> Place:
@@ -122,6 +147,8 @@ def find_place(arguments: Namespace) -> Place:
 
     :raises SpecError: as :func:`open_target`.
     """
+    if not arguments.timeout:
+        raise SpecError("--timeout must be more than 0")
     checkpoint = getattr(arguments, "checkpoint", None)
     if checkpoint is not None and not checkpoint.strip():
         raise SpecError(f"--checkpoint must name a place, got {shown(checkpoint)}")
@@ -132,6 +159,7 @@ def find_place(arguments: Namespace) -> Place:
             _absolute(checkpoint) if checkpoint else None,
             options,
             _connection_arguments(arguments),
+            arguments.timeout,
         )
     if arguments.storage_option or arguments.storage_options_file:
         raise SpecError("--conn-id brings its own storage options: leave the others out")
@@ -143,6 +171,7 @@ def find_place(arguments: Namespace) -> Place:
             hook.resolve(checkpoint) if checkpoint else None,
             hook.storage_options,
             _connection_arguments(arguments),
+            arguments.timeout,
         )
 
 

@@ -15,7 +15,6 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.protocol.added_columns import larger_schema
 from airflow_provider_lance.protocol.lance_errors import (
     LANCE_ERRORS,
-    first_line,
     is_missing,
     is_panic,
     named_panics,
@@ -33,6 +32,7 @@ from airflow_provider_lance.protocol.port import (
 )
 from airflow_provider_lance.protocol.primary_key import is_primary_key, with_meeting_point
 from airflow_provider_lance.protocol.row_ids import carry_row_ids, deletion_of
+from airflow_provider_lance.protocol.store_answers import short_answer
 
 if TYPE_CHECKING:
     import lance
@@ -292,7 +292,7 @@ class LanceDatasetPort:
         from lance.commit import CommitConflictError
 
         what = f"{type(change).__name__} on version {self.version} of {self.uri}"
-        why = first_line(error)
+        why = short_answer(error)
         if isinstance(error, CommitConflictError):
             return CommitPreemptedError(f"{what} was preempted: {why}")
         # Any other error may have occurred before or after the manifest was written.

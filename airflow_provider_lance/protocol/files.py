@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_lance.exceptions import SpecError, StorageUnavailableError
 from airflow_provider_lance.protocol.option_parsers import is_absolute
+from airflow_provider_lance.protocol.store_answers import answer_of, raw_text, short_answer
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -56,8 +57,12 @@ class Files(Protocol):
 class ArrowFiles:
     """Files on any store that pyarrow reaches; see :func:`open_files`."""
 
-    def __init__(self, filesystem: pyarrow.fs.FileSystem, root: str) -> None:
-        self._fs, self._root = filesystem, root.rstrip("/")
+    def __init__(self, filesystem: pyarrow.fs.FileSystem, root: str, *, scheme: str = "") -> None:
+        """Take an open filesystem.
+
+        :param root: the location in it; ``scheme``, such as ``s3://``, precedes it in messages.
+        """
+        self._fs, self._root, self._scheme = filesystem, root.rstrip("/"), scheme
 
     def _path(self, path: str) -> str:
         return f"{self._root}/{path}".rstrip("/")
@@ -114,7 +119,12 @@ class ArrowFiles:
             raise self._unavailable(path, error) from error
 
     def _unavailable(self, path: str, error: OSError) -> StorageUnavailableError:
-        return StorageUnavailableError(f"cannot reach {self._path(path)}: {error}")
+        answer = answer_of(error)
+        return StorageUnavailableError(
+            f"cannot reach {self._scheme}{self._path(path)}: {answer.sentence}",
+            detail=raw_text(error),
+            denied=answer.denied,
+        )
 
 
 def open_files(location: str, storage_options: Mapping[str, str] | None = None) -> ArrowFiles:
@@ -131,18 +141,20 @@ def open_files(location: str, storage_options: Mapping[str, str] | None = None) 
     scheme = "" if location.startswith("/") else location.partition(":")[0].lower()
     if absolute and scheme in ("s3", "s3a", "s3n"):
         bucket_and_path = location.partition(":")[2].lstrip("/")
-        return ArrowFiles(fs.S3FileSystem(**_s3_arguments(storage_options or {})), bucket_and_path)
+        store = fs.S3FileSystem(**_s3_arguments(storage_options or {}))
+        return ArrowFiles(store, bucket_and_path, scheme="s3://")
     try:
         if not absolute:
             raise ValueError("it is neither an absolute path nor a URI")
         # Spark writes `file:/x`, which pyarrow knows only as `file:///x`.
         if scheme == "file":
             location = "/" + location.partition(":")[2].lstrip("/")
-        return ArrowFiles(*fs.FileSystem.from_uri(location))
+        shown = f"{scheme}://" if scheme not in ("", "file") else ""
+        return ArrowFiles(*fs.FileSystem.from_uri(location), scheme=shown)
     except (OSError, ValueError) as error:
         raise SpecError(
-            f"cannot open {location!r}: {error}. Use an absolute path or a URI of a store that "
-            "pyarrow serves (file, s3, gs, abfs, hdfs)"
+            f"cannot open {location!r}: {short_answer(error)}. Use an absolute path or a URI of a "
+            "store that pyarrow serves (file, s3, gs, abfs, hdfs)"
         ) from error
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from airflow_provider_lance.exceptions import DatasetNotFoundError, StorageUnavailableError
+from airflow_provider_lance.protocol.store_answers import answer_of, raw_text, short_answer
 
 __all__ = [
     "LANCE_ERRORS",
-    "first_line",
+    "create_error",
     "is_conflict",
     "is_missing",
     "is_panic",
@@ -41,17 +42,10 @@ def named_panics(uri: str) -> Iterator[None]:
     except BaseException as error:
         if is_panic(error):
             raise StorageUnavailableError(
-                f"Lance panicked on {uri}: {first_line(error)}. That is a defect in Lance, or a "
+                f"Lance panicked on {uri}: {short_answer(error)}. That is a defect in Lance, or a "
                 "damaged file; the standard error of this process names the place"
             ) from error
         raise
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of Lance's message, without Lance's source position."""
-    # Lance appends ", /home/runner/…rs:644:29", its own source position, which users cannot use.
-    said = (str(error).splitlines() or [""])[0].split(", /home/runner", 1)[0]
-    return said or type(error).__name__
 
 
 def is_missing(error: BaseException) -> bool:
@@ -75,9 +69,13 @@ def read_error(uri: str, error: BaseException) -> DatasetNotFoundError | Storage
     if is_missing(error):
         return DatasetNotFoundError(
             f"no Lance dataset at {uri}: check the URI, or create it first (a sink with "
-            f"createIfMissing=true does). Lance said: {first_line(error)}"
+            f"createIfMissing=true does). Lance said: {short_answer(error)}"
         )
-    return StorageUnavailableError(f"cannot read {uri}: {first_line(error)}")
+    answer = answer_of(error)
+    said, raw = f"cannot read {uri}: {answer.sentence}", raw_text(error)
+    if answer.no_bucket:
+        return DatasetNotFoundError(said, detail=raw)
+    return StorageUnavailableError(said, detail=raw, denied=answer.denied)
 
 
 @contextmanager
@@ -93,9 +91,19 @@ def reading(uri: str) -> Iterator[None]:
         raise read_error(uri, error) from error
 
 
+def create_error(uri: str, error: BaseException) -> StorageUnavailableError:
+    """Return the meaning of pylance's error while a dataset is created."""
+    answer = answer_of(error)
+    said = f"cannot create {uri}: {answer.sentence}"
+    return StorageUnavailableError(said, detail=raw_text(error), denied=answer.denied)
+
+
 def write_error(uri: str, error: BaseException) -> StorageUnavailableError:
     """Return the meaning of pylance's error while rows are written, before any commit."""
-    why = f"Lance panicked: {first_line(error)}" if is_panic(error) else first_line(error)
+    answer = answer_of(error)
+    why = f"Lance panicked: {answer.said}" if is_panic(error) else answer.sentence
     return StorageUnavailableError(
-        f"cannot write rows to {uri}, and nothing of them was committed: {why}"
+        f"cannot write rows to {uri}, and nothing of them was committed: {why}",
+        detail=raw_text(error),
+        denied=answer.denied,
     )

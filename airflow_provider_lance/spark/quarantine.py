@@ -10,11 +10,10 @@ from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     SchemaMismatchError,
     SideTableError,
-    StorageUnavailableError,
 )
 from airflow_provider_lance.protocol.codec import decode_stamp
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
-from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, first_line, named_panics
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, create_error, named_panics
 from airflow_provider_lance.protocol.model import EndOffsets, Epoch, OutputMode
 from airflow_provider_lance.protocol.quarantine import NAME, quarantine_schema
 from airflow_provider_lance.protocol.side_tables import SideTables
@@ -75,7 +74,7 @@ def _create(options: SinkOptions) -> LanceDatasetPort:
         try:
             return _open(options)
         except DatasetNotFoundError:
-            raise StorageUnavailableError(f"cannot create {uri}: {first_line(error)}") from error
+            raise create_error(uri, error) from error
     log.info("Created the quarantine. uri=%s", uri)
     return _open(options)
 

@@ -13,11 +13,11 @@ from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     SchemaMismatchError,
     SpecError,
-    StorageUnavailableError,
 )
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
-from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, first_line, named_panics
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, create_error, named_panics
 from airflow_provider_lance.protocol.primary_key import with_primary_key
+from airflow_provider_lance.protocol.store_answers import short_answer
 from airflow_provider_lance.spark.aside import RAW
 from airflow_provider_lance.spark.columns import (
     arrow_schema,
@@ -219,7 +219,7 @@ def _rehearse(schema: pa.Schema, merge_keys: tuple[str, ...]) -> None:
     except LANCE_ERRORS as error:
         raise SchemaMismatchError(
             f"Lance takes no dataset with these columns, mergeKeys={list(merge_keys)}: "
-            f"{first_line(error)}. Rename or cast them in sql"
+            f"{short_answer(error)}. Rename or cast them in sql"
         ) from error
     if not rows.schema.equals(schema):
         raise SchemaMismatchError(
@@ -252,9 +252,7 @@ def _created_after_all(options: SinkOptions, error: Exception) -> LanceDatasetPo
     try:
         return _open(options)
     except DatasetNotFoundError:
-        raise StorageUnavailableError(
-            f"cannot create {options.uri}: {first_line(error)}"
-        ) from error
+        raise create_error(options.uri, error) from error
 
 
 def _read_by_conditions(df: DataFrame, options: SinkOptions) -> tuple[str, ...]:

@@ -14,10 +14,9 @@ import pyarrow as pa
 from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     SchemaMismatchError,
-    StorageUnavailableError,
 )
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
-from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, first_line, named_panics
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, create_error, named_panics
 from airflow_provider_lance.protocol.model import Epoch, OutputMode
 from airflow_provider_lance.protocol.side_tables import SideTables
 from airflow_provider_lance.protocol.sides import DELETED_AT, EXPIRES_AT, TOMBSTONES, uri_beside
@@ -126,8 +125,7 @@ class Tombstones:
         try:
             return self._open()  # another driver may have created it first
         except DatasetNotFoundError as error:
-            why = first_line(failed or error)
-            raise StorageUnavailableError(f"cannot create {self._uri}: {why}") from error
+            raise create_error(self._uri, failed or error) from error
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -60,15 +61,24 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(bucket: str = "lake") -> Iterator[S3Server]:
-    """Run an S3 server with one bucket; everything in it is lost at the end."""
+def s3_server(bucket: str = "lake", *, checks_keys: bool = False) -> Iterator[S3Server]:
+    """Run an S3 server with one bucket; everything in it is lost at the end.
+
+    :param checks_keys: it knows no access key, so it refuses everything once the bucket is made.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host, port = free.getsockname()
     command = [sys.executable, "-c", _SERVE, "-H", host, "-p", str(port)]
     quiet = subprocess.DEVNULL
+    environment = {**os.environ, **({"INITIAL_NO_AUTH_ACTION_COUNT": "2"} if checks_keys else {})}
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+        command,
+        stdin=subprocess.PIPE,
+        stdout=quiet,
+        stderr=quiet,
+        start_new_session=True,
+        env=environment,
     ) as process:
         try:
             server = S3Server(host, port, bucket)
