@@ -100,8 +100,8 @@ def test_a_store_that_is_away_is_no_verdict(tmp_path: Path) -> None:
     options.write_text(json.dumps(away))
     ran = typed("status", "s3://bucket/t.lance", "--storage-options-file", options)
     assert (ran.status, ran.out) == (3, "")
-    assert ran.err.splitlines()[-1].startswith("error: cannot read s3://bucket/t.lance: nothing listens")
-    assert "s3://bucket/t.lance" in ran.err
+    said = ran.err.splitlines()[-1]
+    assert said.startswith("error: cannot read s3://bucket/t.lance: nothing listens at http")
     assert "s3cr3t" not in ran.err
 
 
