@@ -62,12 +62,9 @@ class Comparison:
 
         :param table: a handle of the table at `version`.
         :param tombstones: a handle of the tombstones at their version, ``None`` without any.
-        :raises RowsRefusedError: a record has no sequence.
         :raises StorageUnavailableError: the table could not be read.
         """
         order, schema = self.order, upserts.schema
-        for records in (upserts, deletes):
-            refuse_unordered(records, order.columns)
         keyed = [each.select(order.keys) for each in (upserts, deletes)]
         keys = pa.concat_tables([each.cast(keyed[0].schema) for each in keyed])
         keys = with_negative_zeros(keys.group_by(list(order.keys)).aggregate([]))

@@ -20,7 +20,12 @@ from airflow_provider_lance.protocol.row_ids import KeyLookup, known_first
 from airflow_provider_lance.spark.aside import Aside, QuarantineBuffer
 from airflow_provider_lance.spark.casts import conform
 from airflow_provider_lance.spark.comparison import Comparison, whole_keys
-from airflow_provider_lance.spark.sequencing import Truncation
+from airflow_provider_lance.spark.sequencing import (
+    Truncation,
+    refuse_unordered,
+    unordered,
+    without_order,
+)
 from airflow_provider_lance.spark.writer import LOOKUP_BYTES, WriteTask, message, to_ipc
 
 __all__ = ["TRUNCATE_FLAG", "OrderedTask", "ResolvedRows"]
@@ -61,6 +66,17 @@ class OrderedTask(WriteTask):
     @property
     def _key_schema(self) -> pa.Schema:
         return self.comparison.order.tombstones_of(self.schema)
+
+    def split(self, table: pa.Table) -> tuple[pa.Table, pa.Table | None]:
+        """Refuse records without a sequence, and divide the others."""
+        refuse_unordered(table, self.comparison.order.columns)
+        return super().split(table)
+
+    def _refused(self, table: pa.Table) -> dict[int, RowsRefusedError]:
+        found = super()._refused(table)
+        for path, rows in unordered(table, self.comparison.order.columns):
+            found |= dict.fromkeys(rows.to_pylist(), without_order(path, 1))
+        return found
 
     def _write(self, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
         """Write what is left of records that are sorted by key."""

@@ -20,7 +20,15 @@ import pyarrow.types as pt
 from airflow_provider_lance.exceptions import RowsRefusedError
 from airflow_provider_lance.spark.ranks import ranks
 
-__all__ = ["Order", "Resolved", "Stored", "Truncation", "refuse_unordered"]
+__all__ = [
+    "Order",
+    "Resolved",
+    "Stored",
+    "Truncation",
+    "refuse_unordered",
+    "unordered",
+    "without_order",
+]
 
 _Ints = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
@@ -197,15 +205,27 @@ def refuse_unordered(table: pa.Table, columns: Iterable[str]) -> None:
 
     :raises RowsRefusedError: a sequence is null or NaN, or a part of it is.
     """
+    for path, rows in unordered(table, columns):
+        raise without_order(path, len(rows))
+
+
+def unordered(table: pa.Table, columns: Iterable[str]) -> Iterator[tuple[str, pa.Array]]:
+    """Yield each part of the sequence that is null or NaN in some rows, and their positions."""
     for name in columns:
         for path, array in _parts(name, table[name].combine_chunks()):
-            unordered = array.is_null(nan_is_null=True)
-            if count := pc.sum(unordered).as_py():
-                raise RowsRefusedError(
-                    f"sequenceBy: {path!r} is null or NaN in {count} rows, which then have no "
-                    "place in the order of changes. Filter or COALESCE them in sql, or choose "
-                    "other columns. Nothing of this epoch was committed"
-                )
+            rows = pc.indices_nonzero(array.is_null(nan_is_null=True))
+            if len(rows):
+                yield path, rows
+
+
+def without_order(path: str, count: int) -> RowsRefusedError:
+    """Return the error for rows without a sequence."""
+    return RowsRefusedError(
+        f"sequenceBy: {path!r} is null or NaN in {count} rows, which then have no place in the "
+        "order of changes. Filter or COALESCE them in sql, or choose other columns. Nothing of "
+        "this epoch was committed",
+        reason=f"sequence {path!r} is null or NaN",
+    )
 
 
 def _parts(path: str, array: pa.Array) -> Iterator[tuple[str, pa.Array]]:

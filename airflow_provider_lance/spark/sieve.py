@@ -78,20 +78,17 @@ class Sieve:
                 if each.action is Action.FAIL:
                     raise _failed(each, rows.filter(flags))
                 unmet.setdefault(each.action, []).append(flags)
-        kept = rows
-        if masks := unmet.get(Action.QUARANTINE):
-            mask = reduce(pc.or_, masks)
-            found = rows.filter(mask)
+        set_aside, dropped = unmet.get(Action.QUARANTINE, []), unmet.get(Action.DROP, [])
+        before = rows.num_rows
+        if set_aside:
+            found = rows.filter(reduce(pc.or_, set_aside))
+            before -= found.num_rows
             aside = [*aside, Aside(found, self._why(found), _deletes(found))]
-            kept = rows.filter(pc.invert(mask))
-        if masks := unmet.get(Action.DROP):
-            dropped = reduce(pc.or_, [*unmet.get(Action.QUARANTINE, []), *masks])
-            kept, before = rows.filter(pc.invert(dropped)), kept.num_rows
-            lost = before - kept.num_rows
-        else:
-            lost = 0
+        if set_aside or dropped:  # filtered once: it copies the rows
+            rows = rows.filter(pc.invert(reduce(pc.or_, [*set_aside, *dropped])))
         taken = sum(each.rows.num_rows for each in aside)
-        return Sifted(kept, RowChecks(counts, dropped=lost, quarantined=taken), aside)
+        checks = RowChecks(counts, dropped=before - rows.num_rows, quarantined=taken)
+        return Sifted(rows, checks, aside)
 
     def _unopened(self, rows: pa.Table) -> tuple[pa.Table, list[Aside]]:
         """Take out the rows whose envelope could not be taken off; they are not counted further."""

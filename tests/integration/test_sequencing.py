@@ -196,6 +196,19 @@ def test_what_has_no_order_is_refused_by_name(stream: Stream) -> None:
     assert "'lsn' is null or NaN in 1 rows" in str(sink.error)
 
 
+@BOTH
+def test_a_record_without_a_sequence_goes_to_the_quarantine_if_refused_rows_do(
+    stream: Stream, small_epoch_rows: int
+) -> None:
+    stream.add(changes((1, 1, "1", "x", "u"), (2, 2, "2", "x", "u")))
+    stream.add(changes((1, None, "?", "x", "u"), (2, None, None, None, "d"), (3, 3, "3", "x", "u")))
+    stream.run(smallEpochRows=small_epoch_rows, onRefusedRow="quarantine", **OPTIONS)
+    assert rows(stream) == [(1, 1, "1", "x"), (2, 2, "2", "x"), (3, 3, "3", "x")]
+    aside = lance.dataset(stream.uri.replace("table.lance", "table.quarantine.lance")).to_table()
+    assert aside["reason"].to_pylist() == ["sequence 'lsn' is null or NaN"] * 2
+    assert stream.epochs()[1].checks.quarantined == 2
+
+
 def test_a_change_feed_gives_the_same_table_also_where_a_version_overwrites_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
