@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from pyspark.sql import functions as F
 
 from airflow_provider_lance.exceptions import (
     PreconditionError,
+    RowsChangedError,
     RowsRefusedError,
     SchemaMismatchError,
     SpecError,
 )
+from airflow_provider_lance.maintenance.options import MaintenanceOptions
+from airflow_provider_lance.maintenance.run import maintain
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.port import Upsert
@@ -28,6 +32,7 @@ from airflow_provider_lance.protocol.sides import DELETED_AT, EXPIRES_AT
 from airflow_provider_lance.repair.feed import feed_rows
 from airflow_provider_lance.repair.feed_plan import Mended
 from tests.support.lance_stream import read
+from tests.support.processes import wait_for
 from tests.support.sparkstream import Stream
 
 TEXTS = [(name, pa.string()) for name in ("a", "b", "op")]
@@ -194,6 +199,45 @@ def test_what_has_no_order_is_refused_by_name(stream: Stream) -> None:
         sink.start(stream.read(), availableNow=True).awaitTermination()
     assert isinstance(sink.error, RowsRefusedError)
     assert "'lsn' is null or NaN in 1 rows" in str(sink.error)
+
+
+def test_others_who_never_stop_changing_rows_end_the_query_by_name(stream: Stream) -> None:
+    stream.add(changes((1, 1, "1", "x", "u")))
+    stream.run(**OPTIONS)
+    stream.add(changes((1, 5, "ours", "x", "u")))
+    times: list[int] = []
+
+    def change(step: Failpoint) -> None:
+        if step is Failpoint.COMMIT_CHECKED and sink.epoch_in_progress == 1:
+            times.append(len(times) + 2)
+            lance.dataset(stream.uri).update({"lsn": str(times[-1])}, "id = 1")
+
+    sink = stream.sink(**OPTIONS)
+    sink._on_step = change
+    with pytest.raises(StreamingQueryException, match="RowsChangedError"):
+        sink.start(stream.read(), availableNow=True).awaitTermination()
+    assert isinstance(sink.error, RowsChangedError)
+    assert len(times) == 12
+    assert rows(stream) == [(1, times[-1], "1", "x")]
+    lance.dataset(stream.uri).update({"lsn": "2"}, "id = 1")
+    stream.run(**OPTIONS)
+    assert rows(stream) == [(1, 5, "ours", "x")]
+
+
+def test_maintenance_of_the_table_forgets_tombstones_and_covers_them_by_their_index(
+    stream: Stream,
+) -> None:
+    for lsn in range(3):
+        stream.add(changes((lsn, lsn, None, None, "d")))
+    stream.run(tombstoneRetention=1, **OPTIONS)
+    uri = stream.uri.replace("table.lance", "table.tombstones.lance")
+    latest = max(lance.dataset(uri).to_table()[EXPIRES_AT].to_pylist())
+    wait_for("the tombstones' end", lambda: datetime.now(UTC) > latest)
+    report = maintain(open_dataset(stream.uri), MaintenanceOptions())
+    assert [each.uri for each in report.sides] == [uri]
+    side = lance.dataset(uri)
+    assert side.to_table()["id"].to_pylist() == [2], "only the newest epoch's is left"
+    assert [each.num_rows_indexed for each in side.describe_indices()] == [1]
 
 
 @BOTH
