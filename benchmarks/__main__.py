@@ -1,4 +1,4 @@
-"""Run the experiments E1 to E7: `python -m benchmarks [--full] [--only E1,E3] [--out build/bench]`.
+"""Run the experiments E1 to E8: `python -m benchmarks [--full] [--only E1,E3] [--out build/bench]`.
 
 Writes results.json, results.csv and the plots, and ends in a table of what was claimed and what was
 seen. Contestants of one experiment run by turns in one run; ratios say more than milliseconds.
@@ -37,6 +37,7 @@ EXPERIMENTS = (
     ("E7", "source_poll"),
     ("E7", "source_backfill"),
     ("E7", "source_delay"),
+    ("E8", "cdc"),
 )
 
 
@@ -78,7 +79,7 @@ def main() -> int:
 def chosen(text: str) -> Sequence[tuple[str, str]]:
     asked = set(text.split(","))
     if unknown := asked - {word for experiment in EXPERIMENTS for word in experiment}:
-        raise argparse.ArgumentTypeError(f"no experiment {sorted(unknown)}; there are E1 to E7")
+        raise argparse.ArgumentTypeError(f"no experiment {sorted(unknown)}; there are E1 to E8")
     return [experiment for experiment in EXPERIMENTS if asked & set(experiment)]
 
 
