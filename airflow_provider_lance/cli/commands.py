@@ -163,6 +163,12 @@ _RESOLVE = Command(
                 YES,
             ),
         ),
+        Command(
+            "auto-cleanup",
+            "switch off Lance's own auto-cleanup, which may remove what proves an epoch",
+            "airflow_provider_lance.cli.repair:resolve_auto_cleanup",
+            (URI, *COMMON, YES),
+        ),
     ),
 )
 _FORGET = Command(
@@ -241,7 +247,11 @@ _CLEANUP = Command(
             help="remove versions older than this; 7d by default",
         ),
         a_number("--retain-versions", "keep this many of the newest versions, however old"),
-        a_number("--min-old-versions", "clean up only if this many versions can be removed"),
+        a_number(
+            "--min-old-versions",
+            "clean up only if this many versions can be removed; 0 by default, which also removes "
+            "week-old files that no version references",
+        ),
         a_number("--delete-rate-limit", "deletions per second"),
         argument(
             "--consumer-retention",

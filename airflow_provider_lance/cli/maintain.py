@@ -40,7 +40,7 @@ def optimize(arguments: Namespace, output: Output) -> int:
 
 
 def cleanup(arguments: Namespace, output: Output) -> int:
-    """Remove old versions."""
+    """Remove old versions; and old files that no version references, however few versions go."""
     return _run("cleanup", ("cleanup",), arguments, output)
 
 
@@ -70,6 +70,8 @@ def _given(steps: Sequence[str], arguments: Namespace) -> dict[str, Any]:
         word: said[name] for name, word in _COMPACTION.items() if said.get(name) is not None
     }
     plain = {word: said[name] for name, word in _PLAIN.items() if said.get(name) is not None}
+    if "cleanup" in steps:  # whoever types it wants old files removed, too
+        plain = {"minOldVersions": 0} | plain
     return {"steps": list(steps)} | plain | ({"compaction": compaction} if compaction else {})
 
 

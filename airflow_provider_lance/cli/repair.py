@@ -11,10 +11,18 @@ from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.repair import actions as repairing
 from airflow_provider_lance.repair import consumers as repair_consumers
+from airflow_provider_lance.repair.auto_cleanup import remove_auto_cleanup
 from airflow_provider_lance.repair.result import RepairResult
 from airflow_provider_lance.repair.set_aside import set_files_aside
 
-__all__ = ["forget_consumer", "release", "resolve_checkpoint", "resolve_files", "resolve_gap"]
+__all__ = [
+    "forget_consumer",
+    "release",
+    "resolve_auto_cleanup",
+    "resolve_checkpoint",
+    "resolve_files",
+    "resolve_gap",
+]
 
 _Repair = Callable[..., RepairResult]
 """Repairs a query of a dataset, given its handle and id, or returns what would be written."""
@@ -49,6 +57,14 @@ def resolve_checkpoint(arguments: Namespace, output: Output) -> int:
 def resolve_files(arguments: Namespace, output: Output) -> int:
     """Set corrupt files of the checkpoint aside."""
     return _do(set_files_aside, ["resolve", "files"], arguments, output)
+
+
+def resolve_auto_cleanup(arguments: Namespace, output: Output) -> int:
+    """Switch off Lance's own auto-cleanup."""
+    target = open_target(arguments)
+    act = partial(remove_auto_cleanup, target.port)
+    command = target.command("resolve", "auto-cleanup")
+    return _carry_out(act, command, target, arguments, output)
 
 
 def forget_consumer(arguments: Namespace, output: Output) -> int:

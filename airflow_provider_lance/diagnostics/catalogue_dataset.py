@@ -5,7 +5,12 @@ from __future__ import annotations
 from airflow_provider_lance.diagnostics.catalogue import Case
 from airflow_provider_lance.diagnostics.findings import Code
 
-__all__ = ["DatasetCase"]
+__all__ = ["NEEDED_NOW", "DatasetCase"]
+
+NEEDED_NOW = (
+    "If the space is needed now: stop all streams into this dataset and every other writer, type "
+    "this, then start the streams again."
+)
 
 
 class DatasetCase(Case):
@@ -16,8 +21,7 @@ class DatasetCase(Case):
         "Lance's own auto-cleanup is on for {uri}: {settings}.",
         "It runs inside every client's commits and may remove the versions that prove an epoch, so "
         "each stream folds at every epoch, at twice the manifest updates. lancedb sets these keys "
-        "on tables that it creates. Remove them and schedule `lance-stream cleanup` or a "
-        "LanceOptimizeOperator.",
+        "on tables that it creates.",
     )
     SMALL_FRAGMENTS = (
         Code.SMALL_FRAGMENTS,
@@ -39,7 +43,15 @@ class DatasetCase(Case):
     )
     ORPHANED_FILES = (
         Code.ORPHANED_FILES,
-        "{files:,} data files with {size} are not referenced by any version.{bound}",
-        "A repeated task, or a driver that ended between write and commit, leaves them. They cost "
-        "space only; a cleanup removes them once they are seven days old.",
+        "{files:,} data files with {size} are not referenced by any version; {old:,} of them are "
+        "older than {age}, and a cleanup removes those.{bound}",
+        "A repeated task, or a driver that ended between write and commit, left them. They cost "
+        "space only.",
+    )
+    YOUNG_ORPHANS = (
+        Code.ORPHANED_FILES,
+        "{files:,} data files with {size} are not referenced by any version, and none is older "
+        "than {age}: a cleanup keeps them until then.{bound}",
+        "A repeated task, or a driver that ended between write and commit, left them. They cost "
+        "space only. A younger one may belong to a commit that is still to come.",
     )

@@ -23,6 +23,7 @@ from airflow_provider_lance.diagnostics.evidence import (
 )
 from airflow_provider_lance.diagnostics.side_tables import collect_sides
 from airflow_provider_lance.exceptions import CheckpointCorruptError, SpecError
+from airflow_provider_lance.maintenance.cleanup import ORPHAN_SECONDS
 from airflow_provider_lance.maintenance.dataset_metrics import (
     Version,
     list_versions,
@@ -45,6 +46,8 @@ from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["CollectOptions", "collect", "collect_dataset", "find_queries"]
 
+_AGES = {"7d": 604_800, "2d": 172_800, "12h": 43_200, "2h": 7_200, "20m": 1_200, "10m": 600}
+"""Ages in seconds by the text to type; a cleanup keeps versions of less than 10 minutes."""
 _LISTED = 100
 """The most missing versions that are listed."""
 _MANIFEST_BYTES = 256 << 20
@@ -233,20 +236,28 @@ def collect_dataset(
     :raises DatasetNotFoundError: the dataset is gone.
     :raises StorageUnavailableError: the store did not answer.
     """
-    numbers = measure(port, MaintenanceOptions().target_rows(port.config), storage_options)
     # The data files first: a file that a later commit references is then not in the list.
     written = _data_files(port, storage_options) if orphans else None
+    versions = list_versions(port, storage_options)
+    target_rows = MaintenanceOptions().target_rows(port.config)
+    numbers = measure(port, target_rows, storage_options, versions)
     since, found = None, list[Entry]()
     if written is not None:
-        versions = list_versions(port, storage_options)
         since, before = _bound(versions, manifest_bytes)
         found = _unnamed(port, written, since, before)
+    now = datetime.now(UTC)
+    old = now - timedelta(seconds=ORPHAN_SECONDS)
     return DatasetEvidence(
         numbers=numbers,
         uncovered=uncovered_rows(port),
         auto_cleanup=auto_cleanup(port.config),
+        younger={
+            text: sum((now - each.written).total_seconds() < age for each in versions)
+            for text, age in _AGES.items()
+        },
         orphaned_files=len(found),
         orphaned_bytes=sum(entry.size for entry in found),
+        orphaned_old=sum(bool(entry.modified and entry.modified <= old) for entry in found),
         orphans_since=since,
         consumers=collect_consumers(port, storage_options),
     )

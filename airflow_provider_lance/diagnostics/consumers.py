@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from airflow_provider_lance.diagnostics.unread import UnreadVersions
+from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.maintenance.dataset_metrics import Version, list_versions
-from airflow_provider_lance.protocol.consumers import Consumer, Consumers, read_consumers
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.consumers import (
+    REFRESH_SECONDS,
+    Consumer,
+    Consumers,
+    read_consumers,
+)
+from airflow_provider_lance.protocol.dataset import (
+    LOOK_CACHE_BYTES,
+    LanceDatasetPort,
+    open_dataset,
+)
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 
-__all__ = ["ConsumerStatus", "collect_consumers"]
+__all__ = ["LAG_SECONDS", "ConsumerStatus", "collect_consumers"]
+
+LAG_SECONDS = 3600.0
+"""Seconds since the oldest unread version was committed from which a consumer lags behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +37,9 @@ class ConsumerStatus(JsonRecord):
     ``age_seconds`` ago. ``unread_version`` is the oldest version with rows that it has not read,
     committed ``seconds_behind`` ago; ``versions_behind`` counts the versions from there on.
     ``needs`` is the oldest version that it needs, ``missing_versions`` how many from there on are
-    gone. ``uri`` is the dataset that it writes to. ``error`` says why its record is unreadable.
+    gone, ``oldest_version`` the oldest one that exists. ``uri`` is the dataset that it writes to;
+    ``launched_by`` is read there if it seems not to run. ``error`` says why its record is
+    unreadable.
     """
 
     consumer_id: str
@@ -39,8 +55,10 @@ class ConsumerStatus(JsonRecord):
     seconds_behind: float | None = None
     needs: int | None = None
     missing_versions: int = 0
+    oldest_version: int | None = None
     uri: str = ""
     checkpoint_location: str = ""
+    launched_by: str = ""
     error: str = ""
 
 
@@ -57,7 +75,22 @@ def collect_consumers(
     if any(each.missing_versions for each in seen):
         # A cleanup may have removed what a consumer no longer needs, since the handle was opened.
         seen = _collect(port.latest(), storage_options)
-    return seen
+    return tuple(_with_launch(each, storage_options) for each in seen)
+
+
+def _with_launch(
+    consumer: ConsumerStatus, storage_options: Mapping[str, str] | None
+) -> ConsumerStatus:
+    """Say what launched a consumer that may not run, as the dataset that it writes to records."""
+    waits = (consumer.seconds_behind or 0.0) > LAG_SECONDS
+    if not consumer.uri or not (waits or (consumer.age_seconds or 0.0) > REFRESH_SECONDS):
+        return consumer
+    try:
+        port = open_dataset(consumer.uri, storage_options, cache_bytes=LOOK_CACHE_BYTES)
+        owner = decode_query(port.config, consumer.consumer_id, port.version).owner
+    except LanceStreamError:  # it is in another store, or gone
+        return consumer
+    return replace(consumer, launched_by=owner.driver.launched_by if owner else "")
 
 
 def _collect(
@@ -94,6 +127,7 @@ def _status(
         seconds_behind=round(max(0.0, (now - since).total_seconds()), 1),
         needs=consumer.offset.oldest_needed,
         missing_versions=port.version - consumer.offset.oldest_needed + 1 - there,
+        oldest_version=versions[0].number if versions else None,
         uri=consumer.uri,
         checkpoint_location=consumer.checkpoint_location,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from airflow_provider_lance.diagnostics.consumers import ConsumerStatus
+from airflow_provider_lance.diagnostics.consumers import LAG_SECONDS, ConsumerStatus
 from airflow_provider_lance.diagnostics.side_tables import SideTableStatus
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
@@ -44,7 +44,7 @@ class Tolerance(Limits):
     orphaned_bytes: int = 1 << 30
     unmet: float = 0.05
     """The share of the rows of the newest epochs that do not meet an expectation."""
-    consumer_lag: float = 3600.0
+    consumer_lag: float = LAG_SECONDS
     """Seconds since the oldest version that a consumer has not read was committed."""
     consumer_retention: float = CONSUMER_RETENTION
     """Seconds for which cleanup keeps versions after a consumer wrote its position."""
@@ -83,6 +83,9 @@ class Undone:
 class DatasetEvidence:
     """The dataset as a whole. Orphaned files are not referenced by any remaining version.
 
+    ``orphaned_old`` of them are so old that a cleanup removes them. ``younger`` counts the versions
+    that a cleanup with this ``--older-than`` keeps by their age, the longest first.
+
     ``orphans_since`` is the version since which written files were checked, 1 for all of them;
     ``None`` if they were not counted. Files younger than ten minutes never count: their commit may
     be in flight.
@@ -92,8 +95,10 @@ class DatasetEvidence:
     uncovered: Mapping[str, int]
     """Rows that an index does not cover, by the index's name."""
     auto_cleanup: Mapping[str, str]
+    younger: Mapping[str, int] = field(default_factory=dict)
     orphaned_files: int = 0
     orphaned_bytes: int = 0
+    orphaned_old: int = 0
     orphans_since: int | None = None
     consumers: tuple[ConsumerStatus, ...] = ()
 

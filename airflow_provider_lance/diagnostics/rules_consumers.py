@@ -8,11 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from airflow_provider_lance.diagnostics.catalogue_consumers import ConsumerCase
+from airflow_provider_lance.diagnostics.catalogue_consumers import (
+    FORGET,
+    FORGET_FIRST,
+    LARGER,
+    NEW_QUERY,
+    START,
+    UPGRADE,
+    ConsumerCase,
+)
 from airflow_provider_lance.diagnostics.consumers import ConsumerStatus
 from airflow_provider_lance.diagnostics.evidence import USUAL, Tolerance
-from airflow_provider_lance.diagnostics.finding_builder import finding
-from airflow_provider_lance.diagnostics.findings import Finding
+from airflow_provider_lance.diagnostics.finding_builder import finding, start_again
+from airflow_provider_lance.diagnostics.findings import Finding, Step
 from airflow_provider_lance.diagnostics.formatting import lasted
 from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.consumers import REFRESH_SECONDS
@@ -36,19 +44,12 @@ def consumer_rules(
         case = _case(consumer, tolerance)
         if case is None:
             continue
-        # Who reads on has a stream to start; who cannot, a record to remove.
-        forget = ("forget-consumer", uri, "--consumer", consumer.consumer_id)
-        look = ("check", consumer.uri, consumer.consumer_id)
-        starts = case in (ConsumerCase.LAGS, ConsumerCase.ENDS_SOON) and consumer.uri
-        typed = command_line(
-            *(look if starts else forget), connection_arguments=connection_arguments
-        )
         age, kept = consumer.age_seconds or 0.0, tolerance.consumer_retention
         found.append(
             finding(
                 case,
                 consumer.to_json(),
-                typed,
+                _steps(uri, consumer, case, connection_arguments),
                 consumer=consumer.consumer_id,
                 position=consumer.position,
                 behind=consumer.versions_behind,
@@ -63,6 +64,22 @@ def consumer_rules(
             )
         )
     return found
+
+
+def _steps(
+    uri: str, consumer: ConsumerStatus, case: ConsumerCase, connection_arguments: str
+) -> list[Step]:
+    """Return one answer for each thing that the consumer's owner may want."""
+    words = ["forget-consumer", uri, "--consumer", consumer.consumer_id]
+    if (consumer.age_seconds or 0.0) < REFRESH_SECONDS:  # it may run
+        words.append("--proven-dead")
+    forget = command_line(*words, "--yes", connection_arguments=connection_arguments)
+    if case is ConsumerCase.VERSIONS_GONE:
+        oldest = {"oldest": consumer.oldest_version, "missing": consumer.missing_versions}
+        return [Step(FORGET_FIRST, forget), Step(NEW_QUERY.format_map(oldest))]
+    start = Step(START.format(again=start_again(consumer.launched_by)))
+    more = {ConsumerCase.LAGS: [Step(LARGER)], ConsumerCase.UNREADABLE: [Step(UPGRADE)]}
+    return [start, *more.get(case, []), Step(FORGET, forget)]
 
 
 def _case(consumer: ConsumerStatus, tolerance: Tolerance) -> ConsumerCase | None:

@@ -40,7 +40,10 @@ from airflow_provider_lance.protocol.model import OwnerState, QueryState, Waterm
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.watermark import WatermarkReader, newest_done
 
-__all__ = ["Cleaned", "Retention", "clean_up", "explain_cleanup", "fold_all"]
+__all__ = ["ORPHAN_SECONDS", "Cleaned", "Retention", "clean_up", "explain_cleanup", "fold_all"]
+
+ORPHAN_SECONDS = 7 * 24 * 3600
+"""The age from which Lance removes files that no version references (pylance 14.0.2)."""
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ class Retention:
     """What to keep; ages in seconds, ``rate`` in deletions/s.
 
     ``consumers`` is the age up to which a consumer's position keeps what the consumer still needs.
+    ``files``: remove old files that no version references also if no version is removed.
     """
 
     older_than: int
@@ -58,6 +62,7 @@ class Retention:
     unverified: bool = False
     keep_active: int = KEEP_SECONDS
     consumers: int = CONSUMER_RETENTION
+    files: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +295,9 @@ def _cleaned(
     :raises StorageUnavailableError: the store did not answer.
     """
     older_than = _age(port, retention)
-    if not versions and not retention.unverified:
+    if not versions and not retention.unverified and not retention.files:
         return Cleaned(older_than=older_than, folded=folded)
-    # Lance refuses an empty list; no version is this old, so only unverified files are removed.
+    # Lance refuses an empty list; no version is this old, so only unreferenced files are removed.
     chosen = {"versions": versions} if versions else {"older_than": timedelta(days=36_500)}
     try:
         stats = act(

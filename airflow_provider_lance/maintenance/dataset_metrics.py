@@ -6,7 +6,7 @@ The versions come from the names of their manifests: one listing.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -53,16 +53,21 @@ class DatasetMetrics(JsonRecord):
 
 
 def measure(
-    port: LanceDatasetPort, target_rows: int, storage_options: Mapping[str, str] | None = None
+    port: LanceDatasetPort,
+    target_rows: int,
+    storage_options: Mapping[str, str] | None = None,
+    versions: Sequence[Version] | None = None,
 ) -> DatasetMetrics:
     """Measure a dataset: its manifest, its index statistics, one listing of its versions.
 
     :param target_rows: a fragment with fewer live rows counts as small.
+    :param versions: what that listing would give, if it is known.
     """
+    if versions is None:
+        versions = list_versions(port, storage_options)
     fragments = [each.metadata for each in port.dataset.get_fragments()]
     live = [each.physical_rows - each.num_deletions for each in fragments]
     files = [file for each in fragments for file in each.files]
-    versions = list_versions(port, storage_options)
     return DatasetMetrics(
         version=port.version,
         rows=sum(live),

@@ -122,7 +122,8 @@ class MaintenanceOptions(Options):
       dataset's own ``lance.compaction.*`` settings.
     - ``deadline``: start nothing new after this time.
     - ``minSmallFragments``, ``minUncoveredRows``, ``minOldVersions``: the minimum for which a step
-      runs.
+      runs. With ``minOldVersions`` of 0, a cleanup also looks for files that no version references
+      where no version is old.
     - ``olderThan``, ``retainVersions``, ``deleteRateLimit``: what cleanup removes, and how fast in
       deletions per second.
     - ``consumerRetention``: for how long after a consumer of the dataset wrote its position cleanup

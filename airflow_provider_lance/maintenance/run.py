@@ -239,11 +239,13 @@ class _Run:
             rate=options.delete_rate_limit,
             unverified=options.delete_unverified,
             consumers=options.consumer_retention,
+            files=options.min_old_versions == 0,
         )
         self._port = self._port.latest()
         plan = explain_cleanup(self._port, retention, self._storage)
         least = max(1, options.min_old_versions)
-        if plan.versions < least and not options.delete_unverified:
+        found = plan.versions >= least or (retention.files and plan.data_files)
+        if not found and not options.delete_unverified:
             held = "".join(f"; {name!r} holds back {count}" for name, count in plan.held.items())
             self.report.skipped[Step.CLEANUP] = (
                 f"{plan.versions} versions are older than {plan.older_than} s and not kept for "

@@ -29,7 +29,7 @@ __all__ = ["Action", "RepairResult", "Write", "planned_writes"]
 
 
 class Action(StrEnum):
-    """The six repairs; three of them need the user's explicit decision."""
+    """The repairs; only ``fold`` and ``release`` run without a person's decision."""
 
     FOLD = "fold"
     RELEASE = "release"
@@ -37,6 +37,7 @@ class Action(StrEnum):
     CHECKPOINT = "checkpoint"
     FILES = "files"
     CONSUMER = "consumer"
+    AUTO_CLEANUP = "auto-cleanup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,10 @@ class RepairResult(JsonRecord):
     """The result: whether anything was written, and the query's state now.
 
     With ``dry_run`` nothing was written, and ``writes`` says what would be; ``version``,
-    ``watermark``, ``token`` and ``generation`` are then those that were found; these three are
-    ``None`` where a consumer was forgotten, whose id is ``query_id``. ``moves`` are files of the
-    checkpoint that get another name, old name first.
+    ``watermark``, ``token`` and ``generation`` are then those that were found. The last three are
+    ``None`` where no query of the dataset is meant: a consumer was forgotten, whose id is
+    ``query_id``, or auto-cleanup was switched off. ``moves`` are files of the checkpoint that get
+    another name, old name first.
     """
 
     action: Action

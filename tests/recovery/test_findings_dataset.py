@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,11 +14,11 @@ import pytest
 from airflow_provider_lance.diagnostics.check import CheckReport, check
 from airflow_provider_lance.diagnostics.collect import collect_dataset
 from airflow_provider_lance.diagnostics.evidence import Tolerance
-from airflow_provider_lance.diagnostics.findings import Code, Severity
-from airflow_provider_lance.maintenance.cleanup import Retention, clean_up
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.maintenance.run import refresh_indices
 from airflow_provider_lance.protocol.dataset import open_dataset
-from tests.support.maintenance import SCHEMA, append, compacting, make, manifest, rows, run
+from tests.support.cli import typed
+from tests.support.maintenance import SCHEMA, append, compacting, make, manifest, rows
 from tests.support.recovery import codes, finding
 
 STRICT = Tolerance(small_fragments=9, versions=9, uncovered_rows=9, orphaned_bytes=1)
@@ -36,6 +34,12 @@ def strictly(uri: str) -> CheckReport:
     return check(open_dataset(uri), tolerance=STRICT)
 
 
+def type_it(found: Finding) -> None:
+    """Type the first command of a finding."""
+    ran = typed(*shlex.split(found.command)[1:])
+    assert ran.status == 0, ran.err
+
+
 def test_check_reports_nothing_within_tolerance(uri: str) -> None:
     assert check(open_dataset(uri)).findings == ()
 
@@ -49,10 +53,12 @@ def test_check_reports_small_fragments_until_they_are_compacted(uri: str) -> Non
 
 
 def test_check_reports_many_versions_until_they_are_cleaned_up(uri: str) -> None:
+    """The command names the longest age that leaves few enough."""
+    age_all(uri)
     found = finding(strictly(uri), Code.MANY_VERSIONS)
     assert found.evidence["versions"] == 10
-    assert found.command == f"lance-stream cleanup {uri} --yes"
-    clean_up(open_dataset(uri), Retention(older_than=0))
+    assert found.command == f"lance-stream cleanup {uri} --older-than 20m --yes"
+    type_it(found)
     assert Code.MANY_VERSIONS not in codes(strictly(uri))
 
 
@@ -71,10 +77,14 @@ def test_check_reports_foreign_auto_cleanup_until_its_command_is_run(uri: str) -
     lance.dataset(uri).update_config(settings)
     found = finding(check(open_dataset(uri)), Code.FOREIGN_CLEANUP)
     assert found.evidence == settings
-    words = shlex.split(found.command)
-    assert words[0] == "python"
-    subprocess.run([sys.executable, *words[1:]], check=True)
+    assert found.command == f"lance-stream resolve auto-cleanup {uri} --yes"
+    plan = typed("resolve", "auto-cleanup", uri, "-o", "json")
+    assert (plan.status, plan.document["done"]) == (2, False)
+    assert plan.document["details"]["writes"][0]["config"] == dict.fromkeys(settings)
+    type_it(found)
     assert check(open_dataset(uri)).findings == ()
+    again = typed("resolve", "auto-cleanup", uri, "--yes")
+    assert (again.status, again.out) == (0, "Lance's own auto-cleanup was off already.\n")
 
 
 # -------------------------------------------------------------------------------- orphaned files
@@ -101,10 +111,29 @@ def test_check_reports_orphaned_files_until_they_are_cleaned_up(uri: str) -> Non
     found = finding(strictly(uri), Code.ORPHANED_FILES)
     assert (found.evidence["files"], found.evidence["bytes"]) == (2, left)
     assert found.severity is Severity.WARNING
-    assert found.command == f"lance-stream cleanup {uri} --dry-run"
     assert finding(check(open_dataset(uri)), Code.ORPHANED_FILES).severity is Severity.INFO
-    run(uri, steps=["cleanup"], deleteUnverified=True, olderThan=3600)
+    assert "none is older than 7 d" in found.summary
+    assert found.steps[0].text.startswith("If the space is needed now: ")
+    assert found.command == f"lance-stream cleanup {uri} --delete-unverified --yes"
+    type_it(found)
     assert Code.ORPHANED_FILES not in codes(strictly(uri), Severity.INFO)
+
+
+def test_old_orphaned_files_are_cleaned_up_where_no_version_is_old(uri: str) -> None:
+    leave_behind(uri, 2)
+    age(uri, 8 * 24 * 3600)
+    leave_behind(uri, 1)
+    rows_before = lance.dataset(uri).count_rows()
+    found = finding(strictly(uri), Code.ORPHANED_FILES)
+    assert "2 of them are older than 7 d" in found.summary
+    assert found.command == f"lance-stream cleanup {uri} --yes"
+    plan = typed("cleanup", uri, "--dry-run", "-o", "json").document
+    assert plan["done"]["cleanup"]["dataFiles"] == 2
+    assert plan["done"]["cleanup"]["versions"] == 0
+    type_it(found)
+    assert Code.ORPHANED_FILES not in codes(strictly(uri), Severity.INFO)
+    assert lance.dataset(uri).count_rows() == rows_before
+    assert "cleanup" in typed("cleanup", uri, "--dry-run", "-o", "json").document["skipped"]
 
 
 def test_files_of_older_versions_are_named(uri: str) -> None:

@@ -183,7 +183,14 @@ def test_a_consumer_lags_until_it_has_read(tmp_path: Path) -> None:
     assert (found.code, found.severity) == (Code.CONSUMER_LAGS, Severity.WARNING)
     assert "at version 3 and has 4 versions to read" in found.summary
     assert "2 h ago" in found.summary
-    assert found.command == "lance-stream check /data/hourly.lance hourly"
+    # It was heard of a moment ago, so it may run.
+    forget = f"lance-stream forget-consumer {uri} --consumer {READER} --proven-dead --yes"
+    assert found.command == forget
+    assert [step.text.split(",")[0] for step in found.steps] == [
+        "If its stream is to run on",
+        "If it runs and stays behind",
+        "If it is not to run again",
+    ]
     assert checked(uri, consumer_lag=3 * HOUR).findings == ()
     leave(uri, 6)
     assert checked(uri).findings == ()
@@ -215,7 +222,7 @@ def test_a_consumer_that_no_longer_writes_its_position(
         return
     found = only(uri)
     assert (found.code, found.severity) == (code, Severity.ERROR)
-    assert found.command == f"lance-stream forget-consumer {uri} --consumer {READER}"
+    assert found.command == f"lance-stream forget-consumer {uri} --consumer {READER} --yes"
     assert only(uri, consumer_retention=DAY).code is Code.CONSUMER_GONE
     leave(uri, 3)
     assert checked(uri).findings == ()
@@ -235,7 +242,9 @@ def test_a_consumer_whose_versions_are_gone(tmp_path: Path) -> None:
     found = only(uri)
     assert (found.code, found.severity) == (Code.CONSUMER_AT_RISK, Severity.CRITICAL)
     assert "4 of the versions from 3 on are gone" in found.summary
-    assert found.command == f"lance-stream forget-consumer {uri} --consumer {READER}"
+    assert "startingVersion=7 it reads on" in found.steps[1].text
+    assert "misses what 4 versions changed" in found.steps[1].text
+    assert found.command == f"lance-stream forget-consumer {uri} --consumer {READER} --yes"
 
 
 def test_versions_that_a_cleanup_takes_beside_the_check_are_not_missing(tmp_path: Path) -> None:
