@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_lance.cli.waiting import answer_within
 from airflow_provider_lance.exceptions import SpecError
@@ -21,7 +21,10 @@ from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_datas
 from airflow_provider_lance.protocol.decoding import json_value, shown
 from airflow_provider_lance.protocol.option_parsers import location, strings
 
-__all__ = ["Place", "Target", "find_place", "open_place", "open_target"]
+__all__ = ["Place", "Target", "find_place", "hook_class", "open_place", "open_target"]
+
+if TYPE_CHECKING:
+    from airflow_provider_lance.hooks.lance import LanceHook
 
 T = TypeVar("T")
 
@@ -163,7 +166,7 @@ def find_place(arguments: Namespace) -> Place:
         )
     if arguments.storage_option or arguments.storage_options_file:
         raise SpecError("--conn-id brings its own storage options: leave the others out")
-    hook = _hook(arguments.conn_id)
+    hook = hook_class()(arguments.conn_id)
     # Airflow and its secrets backends may print; stdout is for the result.
     with redirect_stdout(sys.stderr):
         return Place(
@@ -175,7 +178,12 @@ def find_place(arguments: Namespace) -> Place:
         )
 
 
-def _hook(conn_id: str) -> Any:
+def hook_class(option: str = "--conn-id") -> type[LanceHook]:
+    """Return the hook that reads connections from Airflow's database too.
+
+    :param option: what was typed that needs it.
+    :raises SpecError: Airflow cannot be imported.
+    """
     try:
         with redirect_stdout(sys.stderr):
             # The SDK's own class asks no database outside of a task.
@@ -184,8 +192,8 @@ def _hook(conn_id: str) -> Any:
             from airflow_provider_lance.hooks.lance import LanceHook
     except ImportError as error:
         raise SpecError(
-            f"--conn-id needs Airflow, which cannot be imported here ({error}): install it, or "
-            "leave --conn-id out and use an absolute URI with --storage-options-file"
+            f"{option} needs Airflow, which cannot be imported here ({error}): install it, or "
+            f"leave {option} out and use an absolute URI with --storage-options-file"
         ) from error
 
     class Hook(LanceHook):
@@ -195,7 +203,7 @@ def _hook(conn_id: str) -> Any:
         def get_connection(cls, conn_id: str) -> Any:
             return Connection.get_connection_from_secrets(conn_id)
 
-    return Hook(conn_id)
+    return Hook
 
 
 def _absolute(place: str) -> str:

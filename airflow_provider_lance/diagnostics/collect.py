@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TypedDict, Unpack
 
+from airflow_provider_lance.diagnostics.backlog import find_unread
 from airflow_provider_lance.diagnostics.collect_drivers import (
     collect_drivers,
     health_of,
@@ -65,6 +66,9 @@ class CollectOptions(TypedDict, total=False):
     """What a printed command needs to reach the store, such as ``--conn-id lance_default``."""
     history: int
     """How many of the newest epochs to read; 20 by default."""
+    unread: bool
+    """Whether to look for what is not read where no driver says it: it does not run, or Spark does
+    not count files."""
     files: Callable[[str], Files] | None
     """Opens a location, instead of pyarrow with the storage options."""
 
@@ -114,6 +118,12 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         corruption = assess(
             opener(location), checkpoint, max(watermark.epoch, _proven(checkpoint, watermark))
         )
+    unread = None
+    newest = next(iter(drivers), None)
+    said = newest.heartbeat.behind if newest and newest.heartbeat else None
+    if options.get("unread") and newest and (not lives or said is None):
+        mine = checkpoint if own else None
+        unread = find_unread(newest.heartbeat_json, mine, opener, storage_options)
     versions = Versions(port, query_id)
     return Evidence(
         uri=port.uri,
@@ -144,6 +154,7 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         # A cleanup may just have removed what the handle's version references.
         intact=port.is_intact() or port.latest().is_intact(),
         corruption=corruption,
+        unread=unread,
         sides=collect_sides(port, query_id, storage_options, spark_done=spark_done),
     )
 

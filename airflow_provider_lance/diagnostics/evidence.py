@@ -20,6 +20,7 @@ from airflow_provider_lance.protocol.model import (
     Watermark,
 )
 from airflow_provider_lance.supervision.health import Health, Limits
+from airflow_provider_lance.supervision.heartbeat import Unread
 from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = [
@@ -139,6 +140,8 @@ class Evidence:
     """The further datasets that the query has registered, by name."""
     corruption: Corruption | None = None
     """Checkpoint files on which a start would fail; checked only while no driver runs."""
+    unread: Unread | None = None
+    """What the sources have that is not read, found without a driver; only where asked for."""
 
     @property
     def active(self) -> bool:
