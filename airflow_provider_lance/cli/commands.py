@@ -8,10 +8,7 @@ from airflow_provider_lance.cli.arguments import (
     COMMON,
     DEAD,
     DEADLINE,
-    DEBUG,
     DRY_RUN,
-    FLEET,
-    OUTPUT,
     PATIENCE,
     QUERY,
     STREAM,
@@ -39,9 +36,8 @@ _STATUS = Command(
     "status",
     "how a stream is doing: one sentence, then the numbers",
     "airflow_provider_lance.cli.status:run",
-    (*FLEET, *PATIENCE),
-    description="How streams are doing. One stream: a sentence, what is wrong, the numbers, what "
-    "changed. Several: one line each, worst first.",
+    (*STREAM, *PATIENCE),
+    description="How the dataset's streams are doing: one sentence each, then the numbers.",
 )
 _EPOCHS = Command(
     "epochs",
@@ -78,7 +74,7 @@ _CHECK = Command(
     "compare dataset, checkpoint and driver: what is wrong, and what to type",
     "airflow_provider_lance.cli.check:run",
     (
-        *FLEET,
+        *STREAM,
         *PATIENCE,
         argument(
             "--fail-on",
@@ -113,31 +109,7 @@ _RELEASE = Command(
     "release",
     "release a query whose driver is dead, so that the next one starts at once",
     "airflow_provider_lance.cli.repair:release",
-    (
-        *STREAM,
-        argument(
-            "--for-good",
-            action="store_true",
-            help="the stream is not to run again: `check` calls it stopped, and not lost",
-        ),
-        DEAD,
-        BY,
-        YES,
-    ),
-)
-_CLEAR_TASK = Command(
-    "clear-task",
-    "clear one task instance in Airflow's database, so that the stream that it runs starts again",
-    "airflow_provider_lance.cli.clear_task:run",
-    (
-        argument("dag_id", metavar="DAG", help="the DAG"),
-        argument("run_id", metavar="RUN", help="the run"),
-        argument("task_id", metavar="TASK", help="the task"),
-        a_number("--map-index", "which instance of a mapped task"),
-        OUTPUT,
-        DEBUG,
-        YES,
-    ),
+    (*STREAM, DEAD, BY, YES),
 )
 _RESOLVE = Command(
     "resolve",
@@ -190,6 +162,12 @@ _RESOLVE = Command(
                 BY,
                 YES,
             ),
+        ),
+        Command(
+            "config",
+            "put the config keys of a query back that another tool or a person removed",
+            "airflow_provider_lance.cli.repair:resolve_config",
+            (*STREAM, DEAD, BY, YES),
         ),
         Command(
             "auto-cleanup",
@@ -323,7 +301,6 @@ COMMANDS: tuple[Command, ...] = (
     _CHECK,
     _STOP,
     _RELEASE,
-    _CLEAR_TASK,
     _RESOLVE,
     _FORGET,
     _QUARANTINE,

@@ -62,7 +62,8 @@ class _Looks:
 
     def _look(self) -> Look:
         try:
-            target = replace(self._target, port=self._target.port.latest())
+            newest = self._target.place.ask(self._target.port.latest)
+            target = replace(self._target, port=newest)
             return look_at(target, self._query, self._tolerance)
         except TransientError as error:
             return error

@@ -32,13 +32,22 @@ class StreamCase(Case):
     NEWEST_DRIVER_LOST = (
         Code.DRIVER_GONE,
         "The newest driver of query {query}, {driver}, is {state}: {reason}.",
-        "It does not own the query. No row is lost: a new driver continues after the watermark.",
+        "It does not own the query: nothing is lost, and there is nothing to release. To continue, "
+        "{again}.",
     )
     PROTOCOL_NEWER = (
         Code.PROTOCOL_NEWER,
         "Query {query} cannot be read: {error}",
         "A newer airflow-provider-lance, or another tool, writes this query. This version cannot "
         "check it, and its driver refuses to start.",
+    )
+    CONFIG_REMOVED = (
+        Code.WATERMARK_BEHIND,
+        "Version {removed} of {uri} removed the config keys of query {query}; version {kept} still "
+        "has them, and epoch {epoch} is committed.",
+        "Another tool or a person removed them. All rows are here, but without the keys no driver "
+        "knows which epochs these are, and the next one refuses to start.",
+        Severity.ERROR,
     )
     OTHER_TOOL = (
         Code.PROTOCOL_NEWER,

@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.row_checks import RowChecks
 
-__all__ = [
-    "ago",
-    "is_later",
-    "lasted",
-    "reached",
-    "seconds_ahead",
-    "seconds_since",
-    "size",
-    "unmet",
-    "unread",
-]
+__all__ = ["ago", "is_later", "lasted", "seconds_since", "size", "unmet", "unread"]
 
-_SKEW_SECONDS = 5.0
-"""What two clocks may differ by: NTP keeps them within milliseconds, a busy host within seconds."""
 _UNITS = (("days", 86_400), ("h", 3600), ("min", 60))
 
 
@@ -42,10 +29,8 @@ def size(count: int) -> str:
     return f"{amount:.1f} TB"
 
 
-def unread(
-    rows: float | None, versions: float | None, seconds: float | None, *, files: bool = False
-) -> str:
-    """Return how far a source is behind: rows or files, versions of a Lance dataset, and seconds.
+def unread(rows: float | None, versions: float | None, seconds: float | None) -> str:
+    """Return how far a source is behind: rows, and versions and seconds of a Lance dataset.
 
     Empty if the source does not say.
     """
@@ -53,9 +38,7 @@ def unread(
     late = ", ".join(each for each in (counted, lasted(seconds) if seconds else "") if each)
     if rows is None:
         return late
-    unit = (" file" if rows == 1 else " files") if files and rows else ""
-    counted = f"{rows:,.0f}{unit}"
-    return f"{counted} ({late})" if late else counted
+    return f"{rows:,.0f} ({late})" if late else f"{rows:,.0f}"
 
 
 def unmet(checks: RowChecks) -> str:
@@ -77,28 +60,10 @@ def unmet(checks: RowChecks) -> str:
     return ", ".join(parts)
 
 
-def reached(epoch: int) -> str:
-    """Return a watermark as text."""
-    return f"the watermark is {epoch}" if epoch > NO_EPOCH else "no epoch has been committed"
-
-
 def ago(moment: str | None, now: datetime) -> str:
-    """Return how long ago a moment was; empty if it is unknown.
-
-    A moment that lies ahead, beyond what clocks differ by, is told as such.
-    """
-    ahead = seconds_ahead(moment, now)
-    if ahead:
-        return f"{lasted(ahead)} ahead of this host's clock, so one of the two clocks is wrong"
+    """Return how long ago a moment was; empty if it is unknown."""
     seconds = seconds_since(moment, now)
     return "" if seconds is None else f"{lasted(seconds)} ago"
-
-
-def seconds_ahead(moment: str | None, now: datetime) -> float:
-    """Return the seconds by which a moment lies ahead of now; 0 if clocks may differ by as much."""
-    then = _parsed(moment)
-    ahead = (then - now).total_seconds() if then else 0.0
-    return ahead if ahead >= _SKEW_SECONDS else 0.0
 
 
 def seconds_since(moment: str | None, now: datetime) -> float | None:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from airflow_provider_lance.diagnostics.catalogue import StreamCase
-from airflow_provider_lance.diagnostics.catalogue_driver import END_IT
 from airflow_provider_lance.diagnostics.evidence import USUAL, Evidence, Tolerance
-from airflow_provider_lance.diagnostics.finding_builder import (
-    again_or_not,
-    command,
-    end_process,
-    finding,
-    start_again,
-)
+from airflow_provider_lance.diagnostics.finding_builder import command, finding, start_again
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity, Step
-from airflow_provider_lance.diagnostics.formatting import reached
 from airflow_provider_lance.diagnostics.rules_checkpoint import checkpoint_rules
 from airflow_provider_lance.diagnostics.rules_driver import driver_rules
 from airflow_provider_lance.diagnostics.rules_epochs import epoch_rules
 from airflow_provider_lance.diagnostics.rules_rows import row_rules
 from airflow_provider_lance.diagnostics.rules_sides import side_rules
+from airflow_provider_lance.diagnostics.traces import KeptConfig
 from airflow_provider_lance.supervision.health import StreamState
 
 __all__ = ["evaluate_rules", "unreadable_finding"]
-
-_PROMISE = re.compile(r"[^.]*\b(?:[Nn]o row is|[Nn]othing is) (?:lost|missing)\b[^.]*\.\s*")
-"""A sentence that nothing is lost; it is wrong where a worse finding says that rows are."""
 
 
 def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Finding]:
@@ -35,6 +24,8 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
 
     If none is a warning or worse, the first finding says that the stream is healthy.
     """
+    if evidence.kept_config:  # without its keys, nothing else can be said of the query
+        return [_config_removed(evidence, evidence.kept_config)]
     found = [
         *_other_tool(evidence),
         *checkpoint_rules(evidence),
@@ -46,51 +37,56 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
     found += _otherwise_lost(evidence, found)
     found.sort(key=lambda finding: (-finding.severity, finding.code))
     if found and found[0].severity is Severity.CRITICAL:
-        # Rows are at stake: nothing is repaired, or done, before that is decided.
-        found = [found[0], *(_behind_rows(each, found[0]) for each in found[1:])]
+        # Rows are at stake: nothing is repaired before a person has checked.
+        found = [replace(finding, repair=None) for finding in found]
     if not found or found[0].severity < Severity.WARNING:
         found.insert(0, _healthy(evidence))
     return found
 
 
-def _behind_rows(finding: Finding, worst: Finding) -> Finding:
-    """Return a finding as it reads beneath one about lost rows: it promises nothing about rows."""
-    if finding.severity is Severity.CRITICAL:
-        return replace(finding, repair=None)
-    first = (Step(f"Do what {worst.code.value} says first."),) if finding.steps else ()
-    cause = _PROMISE.sub("", finding.cause).strip()
-    return replace(finding, cause=cause, steps=first, repair=None)
-
-
 def _otherwise_lost(evidence: Evidence, found: list[Finding]) -> list[Finding]:
     """Report a lost driver if no other finding does, such as one that died before its claim."""
     health = evidence.health
-    said = any(
-        each.severity >= Severity.ERROR or (each.severity is Severity.WARNING and each.code.driver)
-        for each in found
-    )
+    said = any(finding.severity >= Severity.WARNING for finding in found)
     if health is None or said or not (health.state.lost or health.state is StreamState.FAILED):
         return []
     code = {StreamState.STALLED: Code.STALLED, StreamState.FAILED: Code.QUERY_FAILED}
     newest = evidence.drivers[0] if evidence.drivers else None
-    by = newest.launched_by if newest else ""
-    steps = [start_again(by, evidence.airflow_url)]
-    if newest and health.state is StreamState.STALLED:
-        steps.insert(0, end_process(newest, END_IT))
-    elif health.state is StreamState.DEAD and evidence.state.owner:
-        steps = again_or_not(evidence, by)
     return [
         finding(
             StreamCase.NEWEST_DRIVER_LOST,
             newest.shown() if newest else {},
-            steps,
+            command(evidence, "status"),
             code=code.get(health.state),
             driver=newest.name if newest else "unknown",
             state=health.state,
             reason=health.reason,
+            again=start_again(newest.launched_by if newest else ""),
             of=evidence,
         )
     ]
+
+
+def _config_removed(evidence: Evidence, kept: KeptConfig) -> Finding:
+    owner = kept.state.owner
+    again = start_again(owner.driver.launched_by if owner else "")
+    return finding(
+        StreamCase.CONFIG_REMOVED,
+        {
+            "keys": sorted(kept.keys),
+            "removedIn": kept.removed_in,
+            "keptIn": kept.version,
+            "epoch": kept.epoch,
+        },
+        [
+            Step(command=command(evidence, "resolve", "config", options=("--yes",))),
+            Step(f"{again[0].upper()}{again[1:]}."),
+        ],
+        of=evidence,
+        removed=kept.removed_in,
+        kept=kept.version,
+        epoch=kept.epoch,
+    )
 
 
 def _other_tool(evidence: Evidence) -> list[Finding]:
@@ -114,7 +110,7 @@ def _healthy(evidence: Evidence) -> Finding:
     if health is not None:
         state = f"{health.state.value}: {health.reason}"
     elif evidence.state.known:
-        state = f"no driver can be seen, {reached(watermark.epoch)}"
+        state = f"no driver can be seen, watermark {watermark.epoch}"
     else:
         state = "it has no trace in the dataset yet"
     shown = {

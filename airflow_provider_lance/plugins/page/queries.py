@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_provider_lance.diagnostics.check import CheckReport, check
-from airflow_provider_lance.diagnostics.collect import find_queries
 from airflow_provider_lance.diagnostics.epochs import EpochTable, read_epochs
 from airflow_provider_lance.diagnostics.rules import unreadable_finding
 from airflow_provider_lance.diagnostics.status import Status, take_status
+from airflow_provider_lance.diagnostics.traces import find_traces
 from airflow_provider_lance.exceptions import LanceStreamError, ProtocolVersionError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset, hook_of
@@ -54,7 +54,7 @@ def see_dataset(known: RegisteredDataset) -> tuple[Row, ...]:
     """
     hook = hook_of(known)
     port = hook.open(known.uri)
-    return tuple(_row(hook, port, query_id) for query_id in find_queries(port))
+    return tuple(_row(hook, port, query_id) for query_id in find_traces(port))
 
 
 def _row(hook: LanceHook, port: LanceDatasetPort, query_id: str) -> Row:
