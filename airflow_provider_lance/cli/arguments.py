@@ -18,6 +18,7 @@ __all__ = [
     "DEAD",
     "DEADLINE",
     "DRY_RUN",
+    "FLEET",
     "PATIENCE",
     "QUERY",
     "STREAM",
@@ -28,6 +29,13 @@ __all__ = [
 
 URI = argument(
     "uri", metavar="URI", help="the dataset: a path, or a URI such as s3://bucket/t.lance"
+)
+URIS = argument(
+    "uris",
+    metavar="URI",
+    nargs="*",
+    help="one dataset, and its query if it has several: URI [QUERY_ID]; or several datasets. None "
+    "with --all, and with --conn-id for all below the connection's base URI",
 )
 QUERY = argument(
     "query_id",
@@ -77,6 +85,17 @@ CHECKPOINT = argument(
 )
 COMMON = (*STORE, TIMEOUT, OUTPUT, DEBUG)
 STREAM = (URI, QUERY, CHECKPOINT, *COMMON)
+FLEET = (
+    URIS,
+    argument("--query", dest="query_id", metavar="QUERY_ID", help="the streaming query"),
+    argument("--all", action="store_true", help="all streams that Airflow knows; needs Airflow"),
+    argument(
+        "-v", "--verbose", action="store_true", help="show several streams as one is shown, too"
+    ),
+    CHECKPOINT,
+    *COMMON,
+)
+"""What a command takes that looks at many streams."""
 PATIENCE = (
     argument(
         "--stall",

@@ -5,25 +5,71 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Sequence
 
-from airflow_provider_lance.cli.output import SEVERITY_STYLES, Exit, Output, error_json
+from airflow_provider_lance.cli.fleet import (
+    each_of,
+    error_row,
+    errors_json,
+    open_all,
+    show_rows,
+    worst_exit,
+)
+from airflow_provider_lance.cli.output import SEVERITY_STYLES, Exit, Output
+from airflow_provider_lance.cli.places import Unreached, chosen_places
 from airflow_provider_lance.cli.status import tolerance
-from airflow_provider_lance.cli.target import open_target
+from airflow_provider_lance.cli.target import Target, open_place
 from airflow_provider_lance.diagnostics.check import CheckReport, check
 from airflow_provider_lance.diagnostics.findings import Severity
+from airflow_provider_lance.diagnostics.fleet import counts, report_rows
 from airflow_provider_lance.diagnostics.status import UNKNOWN
 
 __all__ = ["run"]
 
 
 def run(arguments: Namespace, output: Output) -> int:
-    """Check one query, or the dataset and all its queries."""
-    target = open_target(arguments)
-    named, place = arguments.query_id, target.place
+    """Check one query, or a dataset and all its queries, or many datasets."""
+    chosen = chosen_places(arguments)
+    if chosen.one:
+        reports = [_check(open_place(chosen.places[0]), chosen.query_id, arguments)]
+        failed: list[Unreached] = []
+    else:
+        targets, closed = open_all(chosen.places)
+        reports, unread = each_of(
+            targets,
+            lambda target: _check(target, None, arguments),
+            lambda target, error: Unreached(target.uri, error),
+        )
+        failed = [*chosen.unreached, *closed, *unread]
+    rows = [*(row for each in reports for row in report_rows(each)), *map(error_row, failed)]
+    if output.json and chosen.one:
+        output.document(reports[0].to_json())
+    elif output.json:
+        output.document(
+            {
+                "reports": [each.to_json() for each in reports],
+                "errors": errors_json(failed),
+                "summary": counts(rows).to_json(),
+            }
+        )
+    elif arguments.verbose or (chosen.one and len(reports[0].statuses) < 2):
+        for row in map(error_row, failed):
+            output.say(f"{row.uri}: {row.state}: {row.sentence}", "bold red")
+        for report in reports:
+            _show(report, output)
+    else:
+        by_uri = {each.uri: each.connection_arguments for each in chosen.places}
+        idle = sum(not each.statuses for each in reports)
+        show_rows(rows, output, without=idle, arguments=lambda uri: by_uri.get(uri, ""))
+    least = Severity[arguments.fail_on.upper()]
+    return worst_exit((_exit(each, least) for each in reports), failed)
+
+
+def _check(target: Target, named: str | None, arguments: Namespace) -> CheckReport:
+    place = target.place
     if named and place.checkpoint:
         queries: Sequence[str] = (named,)  # the dataset may have lost all trace of it
     else:
-        queries = target.queries(named, required=False)
-    report = place.ask(
+        queries = target.queries(named) if named or place.checkpoint else ()
+    return place.ask(
         lambda: check(
             target.port,
             queries,
@@ -33,18 +79,11 @@ def run(arguments: Namespace, output: Output) -> int:
         ),
         target.places,
     )
-    unwritten = None if queries or report.consumers else target.unwritten()
-    if output.json:
-        error = {"error": error_json(unwritten)} if unwritten else {}
-        output.document(report.to_json() | error)
-    else:
-        _show(report, output)
-    if unwritten:
-        output.note(f"error: {unwritten}")
-    if report.at_or_above(Severity[arguments.fail_on.upper()]):
+
+
+def _exit(report: CheckReport, least: Severity) -> Exit:
+    if report.at_or_above(least):
         return Exit.UNHEALTHY
-    if unwritten:
-        return Exit.of(unwritten)
     unknown = any(each.state == UNKNOWN for each in report.statuses)
     return Exit.UNKNOWN if unknown else Exit.HEALTHY
 

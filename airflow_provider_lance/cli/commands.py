@@ -9,6 +9,7 @@ from airflow_provider_lance.cli.arguments import (
     DEAD,
     DEADLINE,
     DRY_RUN,
+    FLEET,
     PATIENCE,
     QUERY,
     STREAM,
@@ -36,8 +37,9 @@ _STATUS = Command(
     "status",
     "how a stream is doing: one sentence, then the numbers",
     "airflow_provider_lance.cli.status:run",
-    (*STREAM, *PATIENCE),
-    description="How the dataset's streams are doing: one sentence each, then the numbers.",
+    (*FLEET, *PATIENCE),
+    description="How streams are doing. One stream: a sentence, what is wrong, the numbers, what "
+    "changed. Several: one line each, worst first.",
 )
 _EPOCHS = Command(
     "epochs",
@@ -74,7 +76,7 @@ _CHECK = Command(
     "compare dataset, checkpoint and driver: what is wrong, and what to type",
     "airflow_provider_lance.cli.check:run",
     (
-        *STREAM,
+        *FLEET,
         *PATIENCE,
         argument(
             "--fail-on",
@@ -162,12 +164,6 @@ _RESOLVE = Command(
                 BY,
                 YES,
             ),
-        ),
-        Command(
-            "config",
-            "put the config keys of a query back that another tool or a person removed",
-            "airflow_provider_lance.cli.repair:resolve_config",
-            (*STREAM, DEAD, BY, YES),
         ),
         Command(
             "auto-cleanup",

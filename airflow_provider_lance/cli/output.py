@@ -134,6 +134,16 @@ class Output:
         width = None if sys.stdout.isatty() else _PIPE_WIDTH
         return Ours(width=width, markup=False, highlight=False, emoji=False)
 
+    @property
+    def is_terminal(self) -> bool:
+        """Return whether stdout is a terminal."""
+        return bool(self.console.is_terminal)
+
+    @property
+    def width(self) -> int:
+        """Return the columns of a line."""
+        return int(self.console.width)
+
     def document(self, value: Any, *, lines: bool = False) -> None:
         """Print a JSON document, on one line if several ``lines`` follow each other."""
         # This escapes everything that is not ASCII, so it steers no terminal and fits any encoding.

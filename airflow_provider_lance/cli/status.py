@@ -1,38 +1,108 @@
-"""``lance-stream status``: one sentence, then the numbers."""
+"""``lance-stream status``: one stream in detail, or one line for each of many."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
+from airflow_provider_lance.cli.fleet import (
+    each_of,
+    error_row,
+    errors_json,
+    open_all,
+    show_rows,
+    worst_exit,
+)
 from airflow_provider_lance.cli.output import Exit, Output, finding_lines
-from airflow_provider_lance.cli.target import Target, open_target
+from airflow_provider_lance.cli.places import Unreached, chosen_places
+from airflow_provider_lance.cli.target import Target, open_place
 from airflow_provider_lance.diagnostics import formatting
 from airflow_provider_lance.diagnostics.consumers import ConsumerStatus, collect_consumers
 from airflow_provider_lance.diagnostics.evidence import Tolerance
+from airflow_provider_lance.diagnostics.fleet import counts, status_row, worst_first
+from airflow_provider_lance.diagnostics.formatting import seconds_since
 from airflow_provider_lance.diagnostics.status import UNKNOWN, Status, take_status
 from airflow_provider_lance.protocol.json_codec import plain
 
 __all__ = ["exit_for", "look_at", "numbers", "run", "style_of", "tolerance"]
 
+_OLD = 60.0
+"""Seconds after which a number gets its age."""
+
 
 def run(arguments: Namespace, output: Output) -> int:
-    """Show one query; or all of a dataset, and its consumers."""
-    target = open_target(arguments)
-    chosen, named = tolerance(arguments), arguments.query_id
-    consumers = collect_consumers(target.port, target.place.storage_options) if not named else ()
-    queries = target.queries(named, required=not consumers)
-    seen = [look_at(target, query, chosen) for query in queries]
-    if not output.json:
-        _show(seen, target, output)
-        _show_consumers(consumers, output)
-    elif named:
-        output.document(seen[0].to_json())
+    """Show one query in detail; several, of one dataset or of many, in one line each."""
+    chosen, limits = chosen_places(arguments), tolerance(arguments)
+    if chosen.one:
+        target = open_place(chosen.places[0])
+        return _dataset(target, chosen.query_id, arguments, output)
+    targets, unreached = open_all(chosen.places)
+    streams = [(each, query) for each in targets for query in each.queries(None, required=False)]
+    seen, unread = look_at_all(streams, limits, detail=arguments.verbose)
+    failed = [*chosen.unreached, *unreached, *unread]
+    if output.json:
+        output.document(_shown(seen, failed))
+    elif arguments.verbose:
+        _show(seen, failed, output)
     else:
-        document = {"statuses": seen, "consumers": consumers}
-        output.document({"uri": target.uri, "version": target.port.version} | plain(document))
-    return exit_for(seen)
+        idle = len(targets) - len({target.uri for target, _ in streams})
+        by_uri = {each.uri: each.connection_arguments for each in chosen.places}
+        rows = [*map(status_row, seen), *map(error_row, failed)]
+        show_rows(rows, output, without=idle, arguments=lambda uri: by_uri.get(uri, ""))
+    return worst_exit([exit_for(seen)], failed)
+
+
+def _dataset(target: Target, named: str | None, arguments: Namespace, output: Output) -> int:
+    """Show one query of a dataset; or all of them, and its consumers."""
+    place, limits = target.place, tolerance(arguments)
+    if named:
+        consumers: Sequence[ConsumerStatus] = ()
+    else:
+        consumers = place.ask(lambda: collect_consumers(target.port, place.storage_options))
+    queries = target.queries(named, required=not consumers)
+    failed: list[Unreached] = []
+    if len(queries) == 1:
+        seen = [look_at(target, queries[0], limits, detail=True)]
+    else:
+        streams = [(target, query) for query in queries]
+        seen, failed = look_at_all(streams, limits, detail=arguments.verbose)
+    if output.json and named:
+        output.document(seen[0].to_json())
+    elif output.json:
+        document = {"uri": target.uri, "version": target.port.version} | _shown(seen, failed)
+        output.document(document | {"consumers": plain(consumers)})
+    else:
+        if not queries:
+            output.say(f"no streaming query writes to {target.uri}")
+        elif len(queries) == 1 or arguments.verbose:
+            _show(seen, failed, output)
+        else:
+            rows = [*map(status_row, seen), *map(error_row, failed)]
+            show_rows(rows, output, arguments=lambda uri: place.connection_arguments)
+        _show_consumers(consumers, output)
+    return worst_exit([exit_for(seen)], failed)
+
+
+def _shown(seen: Sequence[Status], failed: Sequence[Unreached]) -> dict[str, Any]:
+    rows = [*map(status_row, seen), *map(error_row, failed)]
+    return {
+        "statuses": plain(seen),
+        "errors": errors_json(failed),
+        "summary": counts(rows).to_json(),
+    }
+
+
+def look_at_all(
+    streams: Sequence[tuple[Target, str]], limits: Tolerance, *, detail: bool
+) -> tuple[list[Status], list[Unreached]]:
+    """Return the statuses of many streams, observed side by side, and those that cannot be."""
+    return each_of(
+        streams,
+        lambda stream: look_at(*stream, limits, detail=detail),
+        lambda stream, error: Unreached(stream[0].uri, error, stream[1]),
+    )
 
 
 def exit_for(seen: Iterable[Status]) -> Exit:
@@ -49,10 +119,11 @@ def tolerance(arguments: Namespace) -> Tolerance:
     return Tolerance(**{name: value for name, value in said.items() if value is not None})
 
 
-def look_at(target: Target, query: str, chosen: Tolerance) -> Status:
+def look_at(target: Target, query: str, chosen: Tolerance, *, detail: bool = False) -> Status:
     """Return one query's status at the target's version."""
     return target.place.ask(
-        lambda: take_status(target.port, query, tolerance=chosen, **target.look), target.places
+        lambda: take_status(target.port, query, detail=detail, tolerance=chosen, **target.look),
+        target.places,
     )
 
 
@@ -61,18 +132,36 @@ def style_of(status: Status) -> str:
     return "green" if status.healthy else "bold red"
 
 
-def _show(seen: list[Status], target: Target, output: Output) -> None:
-    if not seen:
-        output.say(f"no streaming query writes to {target.uri}")
-    for number, status in enumerate(seen):
-        if number:
+def _show(seen: Sequence[Status], failed: Sequence[Unreached], output: Output) -> None:
+    several = len(seen) + len(failed) > 1
+    for row in map(error_row, failed):
+        output.say(f"{row.query_id or row.uri}: {row.state}: {row.sentence}", "bold red")
+    for number, status in enumerate(_worst_first(seen)):
+        if number or failed:
             output.say()
-        name = f"{status.query_id}: " if len(seen) > 1 else ""
+        name = f"{status.query_id}: " if several else ""
         output.say(f"{name}{status.sentence}", style_of(status))
-        output.show(output.pairs(numbers(status)))
-        _show_sides(status, output)
         for line, style in finding_lines(status.findings):
             output.say(line, style)
+        output.show(output.pairs(numbers(status)))
+        _show_sides(status, output)
+        _show_changes(status, output)
+
+
+def _worst_first(seen: Sequence[Status]) -> list[Status]:
+    rows = worst_first(map(status_row, seen))
+    order = {(row.uri, row.query_id): place for place, row in enumerate(rows)}
+    return sorted(seen, key=lambda each: order[each.uri, each.query_id])
+
+
+def _show_changes(status: Status, output: Output) -> None:
+    if status.changes:
+        output.say("changes:")
+    now = datetime.now(UTC)
+    for each in status.changes:
+        where = f" (version {each.version})" if each.version else ""
+        when = formatting.ago(each.at, now) or "at an unknown time"
+        output.say(f"  {each.at or ''} {when}: {each}{where}")
 
 
 def _show_sides(status: Status, output: Output) -> None:
@@ -92,9 +181,17 @@ def numbers(status: Status) -> list[tuple[str, str]]:
     """Return a status's numbers with their names, in display order."""
     rates = (status.input_rows_per_second, status.processed_rows_per_second)
     age, in_flight = status.epoch_age_seconds, status.in_flight
-    behind = formatting.unread(status.rows_behind, status.versions_behind, status.seconds_behind)
+    behind = formatting.unread(
+        status.rows_behind,
+        status.versions_behind,
+        status.seconds_behind,
+        files=status.behind_files,
+    )
+    if behind and status.behind_at and (old := seconds_since(status.behind_at, datetime.now(UTC))):
+        behind += f", seen {formatting.lasted(old)} ago" if old > _OLD else ""
     by = f" by {status.launched_by}" if status.launched_by else ""
     rows: list[tuple[str, str | None]] = [
+        ("since", _ago(status.since)),
         ("query", f"{status.query_id} in {status.uri}"),
         ("watermark", f"{status.watermark} at version {status.version}"),
         ("committed", _ago(status.committed_at) or "-"),
@@ -102,6 +199,7 @@ def numbers(status: Status) -> list[tuple[str, str]]:
         ("epoch age", None if age is None else formatting.lasted(age)),
         ("source", status.source_position),
         ("behind", behind),
+        ("outlook", status.outlook),
         ("rows/s", None if None in rates else f"{rates[0]:,.0f} in, {rates[1]:,.0f} processed"),
         ("dataset", f"{_count(status.rows)} rows in {_count(status.fragments)} fragments"),
         ("not met", formatting.unmet(status.checks) if status.checks else None),

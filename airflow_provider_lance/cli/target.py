@@ -11,24 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_lance.cli.waiting import answer_within
-from airflow_provider_lance.diagnostics.traces import find_traces
 from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.protocol.codec import query_ids
 from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.decoding import json_value, shown
 from airflow_provider_lance.protocol.option_parsers import location, strings
 
-__all__ = ["Place", "Target", "find_place", "open_place", "open_target"]
+__all__ = ["Place", "Target", "find_place", "hook_class", "open_place", "open_target"]
+
+if TYPE_CHECKING:
+    from airflow_provider_lance.hooks.lance import LanceHook
 
 T = TypeVar("T")
 
-_FIRST = (
-    "A stream leaves its first trace with its first epoch; name its checkpoint with --checkpoint "
-    "to see its driver before that"
-)
 _SECRET = re.compile(
     r"key|secret|token|passw|credential|sas|signature|authorization|account$", re.IGNORECASE
 )
@@ -98,27 +97,20 @@ class Target:
         :raises SpecError: it knows none, or not this one; or a checkpoint was given for all of
             them.
         """
-        place = self.place
-        known = place.ask(
-            lambda: find_traces(self.port, place.checkpoint, place.storage_options), self.places
-        )
+        known = query_ids(self.port.config)
         if named is not None and named not in known:
             have = f"has {', '.join(map(repr, known))}" if known else "has none"
             raise SpecError(
-                f"no streaming query {named!r} has left a trace in {self.uri}: it {have}. {_FIRST}"
+                f"no streaming query {named!r} has left a trace in {self.uri}: it {have}"
             )
         if not known and required:
-            raise self.unwritten()
+            raise SpecError(f"no streaming query has left a trace in {self.uri}")
         if named is None and len(known) > 1 and self.place.checkpoint:
             raise SpecError(
                 f"--checkpoint is one query's, and {self.uri} has {len(known)}; name one of "
                 f"{', '.join(map(repr, known))} after the URI"
             )
         return known if named is None else [named]
-
-    def unwritten(self) -> SpecError:
-        """Return the error for a dataset without a trace of a query."""
-        return SpecError(f"no streaming query has left a trace in {self.uri}. {_FIRST}")
 
     def query(self, named: str | None) -> str:
         """Return the named query, or the only one.
@@ -174,7 +166,7 @@ def find_place(arguments: Namespace) -> Place:
         )
     if arguments.storage_option or arguments.storage_options_file:
         raise SpecError("--conn-id brings its own storage options: leave the others out")
-    hook = _hook(arguments.conn_id)
+    hook = hook_class()(arguments.conn_id)
     # Airflow and its secrets backends may print; stdout is for the result.
     with redirect_stdout(sys.stderr):
         return Place(
@@ -186,7 +178,12 @@ def find_place(arguments: Namespace) -> Place:
         )
 
 
-def _hook(conn_id: str) -> Any:
+def hook_class(option: str = "--conn-id") -> type[LanceHook]:
+    """Return the hook that reads connections from Airflow's database too.
+
+    :param option: what was typed that needs it.
+    :raises SpecError: Airflow cannot be imported.
+    """
     try:
         with redirect_stdout(sys.stderr):
             # The SDK's own class asks no database outside of a task.
@@ -195,8 +192,8 @@ def _hook(conn_id: str) -> Any:
             from airflow_provider_lance.hooks.lance import LanceHook
     except ImportError as error:
         raise SpecError(
-            f"--conn-id needs Airflow, which cannot be imported here ({error}): install it, or "
-            "leave --conn-id out and use an absolute URI with --storage-options-file"
+            f"{option} needs Airflow, which cannot be imported here ({error}): install it, or "
+            f"leave {option} out and use an absolute URI with --storage-options-file"
         ) from error
 
     class Hook(LanceHook):
@@ -206,7 +203,7 @@ def _hook(conn_id: str) -> Any:
         def get_connection(cls, conn_id: str) -> Any:
             return Connection.get_connection_from_secrets(conn_id)
 
-    return Hook(conn_id)
+    return Hook
 
 
 def _absolute(place: str) -> str:

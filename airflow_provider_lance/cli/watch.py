@@ -62,8 +62,7 @@ class _Looks:
 
     def _look(self) -> Look:
         try:
-            newest = self._target.place.ask(self._target.port.latest)
-            target = replace(self._target, port=newest)
+            target = replace(self._target, port=self._target.port.latest())
             return look_at(target, self._query, self._tolerance)
         except TransientError as error:
             return error

@@ -11,6 +11,7 @@ from airflow_provider_lance.diagnostics.collect import (
     CollectOptions,
     collect,
     collect_dataset,
+    find_queries,
 )
 from airflow_provider_lance.diagnostics.consumers import ConsumerStatus
 from airflow_provider_lance.diagnostics.evidence import USUAL
@@ -19,7 +20,6 @@ from airflow_provider_lance.diagnostics.rules import evaluate_rules, unreadable_
 from airflow_provider_lance.diagnostics.rules_consumers import consumer_rules
 from airflow_provider_lance.diagnostics.rules_dataset import dataset_rules
 from airflow_provider_lance.diagnostics.status import Status, count, status
-from airflow_provider_lance.diagnostics.traces import find_traces
 from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.port import DatasetPort
@@ -117,8 +117,7 @@ def check(
     statuses: list[Status] = []
     consumers: tuple[ConsumerStatus, ...] = ()
     rows, fragments = count(port)
-    place = options.get("checkpoint_location"), options.get("storage_options")
-    for query_id in tuple(query_ids) or find_traces(port, *place, options.get("files")):
+    for query_id in tuple(query_ids) or find_queries(port):
         try:
             evidence = collect(port, query_id, **options)
         except ProtocolVersionError as error:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TypedDict, Unpack
 
+from airflow_provider_lance.diagnostics.backlog import find_unread
 from airflow_provider_lance.diagnostics.collect_drivers import (
     collect_drivers,
     health_of,
@@ -22,12 +23,7 @@ from airflow_provider_lance.diagnostics.evidence import (
     Tolerance,
 )
 from airflow_provider_lance.diagnostics.side_tables import collect_sides
-from airflow_provider_lance.diagnostics.traces import kept_config
-from airflow_provider_lance.exceptions import (
-    CheckpointCorruptError,
-    SpecError,
-    StorageUnavailableError,
-)
+from airflow_provider_lance.exceptions import CheckpointCorruptError, SpecError
 from airflow_provider_lance.maintenance.cleanup import ORPHAN_SECONDS
 from airflow_provider_lance.maintenance.dataset_metrics import (
     Version,
@@ -38,7 +34,7 @@ from airflow_provider_lance.maintenance.dataset_metrics import (
 from airflow_provider_lance.maintenance.options import KEEP_SECONDS, MaintenanceOptions
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import assess
-from airflow_provider_lance.protocol.codec import auto_cleanup, decode_query
+from airflow_provider_lance.protocol.codec import auto_cleanup, decode_query, query_ids
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.files import Entry, Files, open_files
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
@@ -49,7 +45,7 @@ from airflow_provider_lance.supervision.driver_reports import report_location
 from airflow_provider_lance.supervision.liveness import DriverObservation
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
-__all__ = ["CollectOptions", "collect", "collect_dataset"]
+__all__ = ["CollectOptions", "collect", "collect_dataset", "find_queries"]
 
 _AGES = {"7d": 604_800, "2d": 172_800, "12h": 43_200, "2h": 7_200, "20m": 1_200, "10m": 600}
 """Ages in seconds by the text to type; a cleanup keeps versions of less than 10 minutes."""
@@ -70,8 +66,16 @@ class CollectOptions(TypedDict, total=False):
     """What a printed command needs to reach the store, such as ``--conn-id lance_default``."""
     history: int
     """How many of the newest epochs to read; 20 by default."""
+    unread: bool
+    """Whether to look for what is not read where no driver says it: it does not run, or Spark does
+    not count files."""
     files: Callable[[str], Files] | None
     """Opens a location, instead of pyarrow with the storage options."""
+
+
+def find_queries(port: DatasetPort) -> list[str]:
+    """Return every query that has a trace in the dataset, sorted; costs no I/O."""
+    return query_ids(port.config)
 
 
 def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions]) -> Evidence:
@@ -87,19 +91,12 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
     opener = options.get("files") or (lambda location: open_files(location, storage_options))
     now = datetime.now(UTC)
     state = decode_query(port.config, query_id, port.version)
-    kept = kept_config(port, query_id) if state.owner is None else None
-    owner = kept.state.owner if kept else state.owner
-    recorded = owner.driver.checkpoint_location if owner else ""
+    recorded = state.owner.driver.checkpoint_location if state.owner else ""
     location = options.get("checkpoint_location") or recorded
     # Drivers, dataset, checkpoint, in this order: each can only look newer than the one before,
     # since an epoch is planned before it is committed, and committed before it is reported.
     reports, _ = _opened(report_location(location), opener) if location else (None, "")
-    try:
-        drivers = collect_drivers(reports, query_id, now) if reports else ()
-    except StorageUnavailableError as error:
-        if not error.denied:
-            raise
-        reports, drivers = None, ()
+    drivers = collect_drivers(reports, query_id, now) if reports else ()
     watermark = exact_watermark(port, query_id)
     # A cleanup folds before it removes, so versions may look missing only because the handle is
     # old.
@@ -108,7 +105,7 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         state = decode_query(port.config, query_id, port.version)
         watermark = exact_watermark(port, query_id)
     drivers = with_owner(drivers, state, reports, now)
-    checkpoint, problem, broken, denied = _checkpoint(location, opener, state)
+    checkpoint, problem, broken = _checkpoint(location, opener, state)
     own = checkpoint is not None and checkpoint.id == _checkpoint_id(None, state)
     spark_done = checkpoint.committed if checkpoint and own else None
     if spark_done is not None:
@@ -121,6 +118,12 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         corruption = assess(
             opener(location), checkpoint, max(watermark.epoch, _proven(checkpoint, watermark))
         )
+    unread = None
+    newest = next(iter(drivers), None)
+    said = newest.heartbeat.behind if newest and newest.heartbeat else None
+    if options.get("unread") and newest and (not lives or said is None):
+        mine = checkpoint if own else None
+        unread = find_unread(newest.heartbeat_json, mine, opener, storage_options)
     versions = Versions(port, query_id)
     return Evidence(
         uri=port.uri,
@@ -148,11 +151,10 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         contradictions=contradictions(versions, state, drivers, _checkpoint_id(checkpoint, state)),
         undone=versions.undone(history, after=state.folded_version),
         broken_checkpoint=broken,
-        denied_checkpoint=denied,
-        kept_config=kept,
         # A cleanup may just have removed what the handle's version references.
         intact=port.is_intact() or port.latest().is_intact(),
         corruption=corruption,
+        unread=unread,
         sides=collect_sides(port, query_id, storage_options, spark_done=spark_done),
     )
 
@@ -192,27 +194,20 @@ def _opened(location: str, opener: Callable[[str], Files]) -> tuple[Files | None
 
 def _checkpoint(
     location: str, opener: Callable[[str], Files], state: QueryState
-) -> tuple[Checkpoint | None, str, bool, bool]:
-    """Return the checkpoint or why it is unavailable.
-
-    And whether Spark cannot read it either, and whether it is refused to this user.
-    """
+) -> tuple[Checkpoint | None, str, bool]:
+    """Return the checkpoint or why it is unavailable, and whether Spark cannot read it either."""
     if not location:
-        return None, f"query {state.query_id} has no owner that recorded one", False, False
+        return None, f"query {state.query_id} has no owner that recorded one", False
     files, problem = _opened(location, opener)
     if files is None:
-        return None, problem, False, False
+        return None, problem, False
     try:
         seen = read_checkpoint(location, files, with_ends=True)
     except CheckpointCorruptError as error:
-        return None, str(error), True, False
-    except StorageUnavailableError as error:
-        if not error.denied:
-            raise
-        return None, str(error), False, True
+        return None, str(error), True
     if seen.id is None and (host := _elsewhere(location, state)):
-        return None, f"{location} is not on this host, and may be on {host}", False, False
-    return seen, "", False, False
+        return None, f"{location} is not on this host, and may be on {host}", False
+    return seen, "", False
 
 
 def _elsewhere(location: str, state: QueryState) -> str:

@@ -8,7 +8,6 @@ from datetime import datetime
 
 from airflow_provider_lance.diagnostics.consumers import LAG_SECONDS, ConsumerStatus
 from airflow_provider_lance.diagnostics.side_tables import SideTableStatus
-from airflow_provider_lance.diagnostics.traces import KeptConfig
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
@@ -21,6 +20,7 @@ from airflow_provider_lance.protocol.model import (
     Watermark,
 )
 from airflow_provider_lance.supervision.health import Health, Limits
+from airflow_provider_lance.supervision.heartbeat import Unread
 from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = [
@@ -134,16 +134,14 @@ class Evidence:
     undone: tuple[Undone, ...] = ()
     broken_checkpoint: bool = False
     """Whether Spark could not read the checkpoint either."""
-    denied_checkpoint: bool = False
-    """Whether the store or the system refuses it to this user."""
-    kept_config: KeptConfig | None = None
-    """What an older version's config has of the query, if this one's was deleted."""
     intact: bool = True
     """Whether the oldest data file that the newest version references exists."""
     sides: tuple[SideTableStatus, ...] = ()
     """The further datasets that the query has registered, by name."""
     corruption: Corruption | None = None
     """Checkpoint files on which a start would fail; checked only while no driver runs."""
+    unread: Unread | None = None
+    """What the sources have that is not read, found without a driver; only where asked for."""
 
     @property
     def active(self) -> bool:

@@ -29,8 +29,10 @@ def size(count: int) -> str:
     return f"{amount:.1f} TB"
 
 
-def unread(rows: float | None, versions: float | None, seconds: float | None) -> str:
-    """Return how far a source is behind: rows, and versions and seconds of a Lance dataset.
+def unread(
+    rows: float | None, versions: float | None, seconds: float | None, *, files: bool = False
+) -> str:
+    """Return how far a source is behind: rows or files, versions of a Lance dataset, and seconds.
 
     Empty if the source does not say.
     """
@@ -38,7 +40,9 @@ def unread(rows: float | None, versions: float | None, seconds: float | None) ->
     late = ", ".join(each for each in (counted, lasted(seconds) if seconds else "") if each)
     if rows is None:
         return late
-    return f"{rows:,.0f} ({late})" if late else f"{rows:,.0f}"
+    unit = (" file" if rows == 1 else " files") if files and rows else ""
+    counted = f"{rows:,.0f}{unit}"
+    return f"{counted} ({late})" if late else counted
 
 
 def unmet(checks: RowChecks) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Unpack
 
+from airflow_provider_lance.diagnostics.changes import Change, collect_changes
 from airflow_provider_lance.diagnostics.collect import CollectOptions, collect
 from airflow_provider_lance.diagnostics.evidence import (
     USUAL,
@@ -13,13 +14,21 @@ from airflow_provider_lance.diagnostics.evidence import (
 )
 from airflow_provider_lance.diagnostics.findings import Finding, Severity
 from airflow_provider_lance.diagnostics.formatting import ago, seconds_since, unread
+from airflow_provider_lance.diagnostics.outlook import (
+    Outlook,
+    outlook,
+    samples,
+    waiting_seconds,
+)
 from airflow_provider_lance.diagnostics.rules import evaluate_rules
 from airflow_provider_lance.diagnostics.side_tables import SideTableStatus
+from airflow_provider_lance.diagnostics.since import unhealthy_since
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.supervision.health import StreamState
+from airflow_provider_lance.supervision.heartbeat import Unread
 from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["Status", "count", "status", "take_status"]
@@ -32,9 +41,13 @@ class Status(JsonRecord):
     """One stream in numbers; an unknown value is ``None``.
 
     ``state`` is a :class:`~airflow_provider_lance.supervision.health.StreamState` or ``unknown``,
-    ``driver`` is ``host:pid``, times are ISO 8601. A Lance source also has a ``source_position``,
-    how far it is read. ``checks`` counts what the expectations found in the newest driver's run.
-    ``sides`` are its side tables. ``healthy`` means that no finding is an error or worse.
+    ``driver`` is ``host:pid``, times are ISO 8601. ``rows_behind``, with ``behind_files`` in files,
+    ``versions_behind`` and ``seconds_behind`` were seen at ``behind_at``: of a stream that does not
+    run they may be old. ``outlook`` says what follows from the newest epochs. ``since`` is the time
+    from which on it is not healthy. ``changes`` is what happened, newest first; read on request.
+    A Lance source also has a ``source_position``, how far it is read. ``checks`` counts what the
+    expectations found in the newest driver's run. ``sides`` are its side tables. ``healthy`` means
+    that no finding is an error or worse.
     """
 
     uri: str
@@ -49,6 +62,12 @@ class Status(JsonRecord):
     rows_behind: float | None = None
     versions_behind: float | None = None
     seconds_behind: float | None = None
+    behind_at: str | None = None
+    behind_files: bool = False
+    caught_up_in_seconds: float | None = None
+    falls_behind_by: float | None = None
+    outlook: str = ""
+    since: str | None = None
     source_position: str | None = None
     in_flight: int | None = None
     token: int | None = None
@@ -65,19 +84,25 @@ class Status(JsonRecord):
     processed_rows_per_second: float | None = None
     sides: tuple[SideTableStatus, ...] = ()
     findings: tuple[Finding, ...] = ()
+    changes: tuple[Change, ...] = ()
 
 
-def take_status(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions]) -> Status:
+def take_status(
+    port: DatasetPort, query_id: str, *, detail: bool = False, **options: Unpack[CollectOptions]
+) -> Status:
     """Observe one stream and return its status; reads 5 epochs of history by default.
 
+    :param detail: also read what changed, and what is not read where no driver says it.
     :param options: as for :func:`~.collect.collect`.
     :raises ProtocolVersionError, DatasetNotFoundError, StorageUnavailableError: as there.
     """
     options.setdefault("history", 5)
+    options.setdefault("unread", detail)
     evidence = collect(port, query_id, **options)
+    changes = collect_changes(port, query_id, evidence.drivers) if detail else ()
     findings = evaluate_rules(evidence, options.get("tolerance", USUAL))
     rows, fragments = count(port)
-    return status(evidence, findings, rows=rows, fragments=fragments)
+    return status(evidence, findings, rows=rows, fragments=fragments, changes=changes)
 
 
 def count(port: DatasetPort) -> tuple[int | None, int | None]:
@@ -95,10 +120,12 @@ def status(
     *,
     rows: int | None = None,
     fragments: int | None = None,
+    changes: tuple[Change, ...] = (),
 ) -> Status:
     """Return a stream's status; pure.
 
     :param rows: the dataset's rows; ``fragments`` likewise.
+    :param changes: what happened, newest first.
     """
     watermark, owner, now = evidence.watermark, evidence.state.owner, evidence.seen_at
     driver = _shown(evidence)
@@ -112,6 +139,8 @@ def status(
     )
     running = driver is not None and driver.summary is None
     responds = running and evidence.health is not None and evidence.health.state.responds
+    seen, seen_at = _unread(evidence, driver)
+    expected = _outlook(driver) if responds else Outlook()
     return Status(
         uri=evidence.uri,
         query_id=evidence.query_id,
@@ -122,9 +151,15 @@ def status(
         version=evidence.version,
         committed_at=watermark.committed_at,
         epoch_age_seconds=_rounded(seconds_since(watermark.committed_at, now)),
-        rows_behind=heartbeat.behind if heartbeat and running else None,
-        versions_behind=heartbeat.versions_behind if heartbeat and running else None,
-        seconds_behind=_rounded(heartbeat.seconds_behind) if heartbeat and running else None,
+        rows_behind=seen.rows,
+        versions_behind=seen.versions,
+        seconds_behind=_rounded(seen.seconds),
+        behind_at=seen_at,
+        behind_files=seen.files,
+        caught_up_in_seconds=expected.caught_up_in_seconds,
+        falls_behind_by=expected.falls_behind_by,
+        outlook=str(expected),
+        since=unhealthy_since(evidence, findings, changes),
         source_position=(heartbeat.position if heartbeat else "") or None,
         in_flight=in_flight if in_flight is not None and in_flight > watermark.epoch else None,
         token=owner.token if owner else None,
@@ -143,7 +178,34 @@ def status(
         processed_rows_per_second=_progress(driver, "processedRowsPerSecond") if responds else None,
         sides=evidence.sides,
         findings=tuple(findings),
+        changes=changes,
     )
+
+
+def _unread(evidence: Evidence, driver: DriverObservation | None) -> tuple[Unread, str | None]:
+    """Return what is not read, and when that was seen: now, or with a driver's last heartbeat."""
+    if evidence.unread is not None:
+        return evidence.unread, evidence.seen_at.isoformat(timespec="seconds")
+    beat = driver.heartbeat if driver else None
+    if driver is None or beat is None:
+        return Unread(), None
+    seconds = beat.seconds_behind
+    if seconds is None and not beat.behind_files:
+        seconds = waiting_seconds(samples(driver.heartbeat_json), beat.time)
+    seen = Unread(beat.behind, beat.versions_behind, seconds, beat.behind_files)
+    return seen, None if seen == Unread() else beat.time
+
+
+def _behind(seen: Unread) -> str:
+    """Return what is not read as people read it; empty if it is unknown."""
+    said = unread(seen.rows, seen.versions, seen.seconds, files=seen.files)
+    return "nothing" if said == "0" else said
+
+
+def _outlook(driver: DriverObservation | None) -> Outlook:
+    if driver is None or driver.heartbeat is None:
+        return Outlook()
+    return outlook(samples(driver.heartbeat_json), files=driver.heartbeat.behind_files)
 
 
 def _shown(evidence: Evidence) -> DriverObservation | None:
@@ -173,16 +235,18 @@ def _parts(evidence: Evidence, driver: DriverObservation | None) -> list[str]:
     if health is None:
         return [*parts, "no driver can be seen from here"]
     if health.state.ended:
-        return [health.reason, *parts[1:]]
+        found = evidence.unread
+        waiting = _behind(found) if found else ""
+        return [health.reason, *parts[1:], *([f"{waiting} not read"] if found else [])]
     if not health.state.responds or health.state is StreamState.STOPPING:
         return [*parts, health.reason]
     rate = _progress(driver, "processedRowsPerSecond")
     if health.state is StreamState.RUNNING and rate:
         parts.append(f"{rate:,.0f} rows/s")
-    beat = driver.heartbeat if driver else None
-    behind = unread(beat.behind, beat.versions_behind, beat.seconds_behind) if beat else ""
-    if behind:
-        parts.append("nothing behind" if behind == "0" else f"{behind} behind")
+    seen, _ = _unread(evidence, driver)
+    if behind := _behind(seen):
+        parts.append(f"{behind} behind")
+        parts += filter(None, [str(_outlook(driver))])
     elif health.state is StreamState.IDLE:
         parts.append("nothing to read")
     return parts

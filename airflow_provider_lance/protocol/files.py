@@ -24,6 +24,7 @@ class Entry:
     name: str
     size: int
     modified: datetime | None
+    is_folder: bool = False
 
 
 class Files(Protocol):
@@ -83,13 +84,16 @@ class ArrowFiles:
 
     def entries(self, path: str) -> list[Entry]:
         """Return the entries of a folder, sorted by name; empty if there is no such folder."""
-        from pyarrow.fs import FileSelector
+        from pyarrow.fs import FileSelector, FileType
 
         try:
             found = self._fs.get_file_info(FileSelector(self._path(path), allow_not_found=True))
         except OSError as error:
             raise self._unavailable(path, error) from error
-        entries = (Entry(info.base_name, info.size or 0, info.mtime) for info in found)
+        entries = (
+            Entry(each.base_name, each.size or 0, each.mtime, each.type == FileType.Directory)
+            for each in found
+        )
         return sorted(entries, key=lambda entry: entry.name)
 
     def write(self, path: str, content: bytes) -> None:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -16,7 +17,8 @@ from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.spark.run_metrics import EpochHistory, WatchedTotals
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.supervision.driver_reports import write_heartbeat
+from airflow_provider_lance.supervision.driver_reports import write_heartbeat, write_trend
+from airflow_provider_lance.supervision.heartbeat import unread_of
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
 __all__ = ["Activity", "HeartbeatWriter"]
@@ -26,11 +28,30 @@ log = logging.getLogger(__name__)
 _QUIET_SECONDS = 10.0
 """The age at which an unchanged heartbeat is written again, as a sign of life."""
 
+_POINT_SECONDS = 300.0
+_POINTS = 288
+"""A day of them."""
+
 
 class HeartbeatWriter:
     """Writes one small JSON document when it changed, and at intervals when it did not."""
 
-    def __init__(self, files: Files, launch_id: str, session: SparkSession, sink: LanceSink):
+    def __init__(
+        self,
+        files: Files,
+        launch_id: str,
+        session: SparkSession,
+        sink: LanceSink,
+        source: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write to ``files``.
+
+        :param source: the Lance source's options, for those who ask how far a query is behind
+            while it does not run.
+        """
+        self._source = source
+        self._points: tuple[dict[str, Any], ...] = ()
+        self._next_point = 0.0
         self._files, self._launch_id, self._sink = files, launch_id, sink
         context, process = session.sparkContext, ProcessIdentity.of(os.getpid())
         self._driver = {
@@ -53,6 +74,8 @@ class HeartbeatWriter:
         if query:
             self._activity.look(query, *signs)
         self._recent.join(query, progress)
+        if progress and time.monotonic() >= self._next_point:
+            self._add_point(progress)
         news = (state, *signs)
         if news == self._written and time.monotonic() - self._written_at < _QUIET_SECONDS:
             return
@@ -61,6 +84,23 @@ class HeartbeatWriter:
         except LanceStreamError as error:
             log.warning("Heartbeat not written. error=%s", error)
         self._written, self._written_at = news, time.monotonic()
+
+    def _add_point(self, progress: dict[str, Any]) -> None:
+        """Write the trend: rows read so far, and how far the sources are behind."""
+        self._next_point = time.monotonic() + _POINT_SECONDS
+        unread = unread_of(progress)
+        point = {
+            "at": utc_now(),
+            "read": self._recent.read,
+            "behind": unread.rows,
+            "secondsBehind": unread.seconds,
+        }
+        self._points = (*self._points, point)[-_POINTS:]
+        trend = {"queryId": self._sink.options.query_id, "files": unread.files}
+        try:
+            write_trend(self._files, self._launch_id, trend | {"points": self._points})
+        except LanceStreamError as error:
+            log.warning("Trend not written. error=%s", error)
 
     def _document(
         self, query: StreamingQuery | None, state: str, progress: dict[str, Any] | None
@@ -94,6 +134,7 @@ class HeartbeatWriter:
                 "committedAt": session.committed_at if session else None,
             },
             "progress": progress,
+            **({"source": self._source} if self._source else {}),
             "recent": self._recent.to_json(),
         }
 

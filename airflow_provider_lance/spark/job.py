@@ -114,7 +114,8 @@ def _run(session: SparkSession, spec: JobSpec, sink: LanceSink | None) -> tuple[
     error: BaseException | None = None
     try:
         files = HadoopFiles(session, report_location(spec.sink.checkpoint_location))
-        heartbeat = HeartbeatWriter(files, spec.launch_id, session, sink)
+        reads = spec.source.options if spec.source and spec.source.is_lance else None
+        heartbeat = HeartbeatWriter(files, spec.launch_id, session, sink, reads)
         query = sink.start(_dataframe(session, spec), **_trigger(spec.trigger))
         supervision = DriverLoop(session, query, sink, heartbeat, spec.stop_grace)
         supervision.wait()

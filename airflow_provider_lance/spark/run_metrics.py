@@ -12,6 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.protocol.row_checks import RowChecks
+from airflow_provider_lance.supervision.heartbeat import unread_of
 
 __all__ = ["EpochHistory", "EpochReport", "RunMetrics", "WatchedTotals"]
 
@@ -71,8 +72,10 @@ class EpochHistory:
     def __init__(self) -> None:
         # Replaced, never changed: the committing thread adds, the watching thread reads.
         self._epochs: tuple[dict[str, Any], ...] = ()
-        self._batch_ms: dict[int, int] = {}
+        self._batches: dict[int, dict[str, Any]] = {}
         self._joined = -1
+        self.read = 0
+        """The rows that were read from the sources since this object was made."""
 
     def add(self, report: EpochReport) -> None:
         """Add an epoch that the sink has just done."""
@@ -106,14 +109,29 @@ class EpochHistory:
             # anything.
             took = progress.get("durationMs") or {}
             if "addBatch" in took and "triggerExecution" in took:
-                self._batch_ms[_batch(progress)] = took["triggerExecution"]
+                self._note(_batch(progress), progress)
                 done = done or progress is last
         self._joined = number if done else number - 1
-        self._batch_ms = {key: self._batch_ms[key] for key in sorted(self._batch_ms)[-_KEPT:]}
+        self._batches = {key: self._batches[key] for key in sorted(self._batches)[-_KEPT:]}
+
+    def _note(self, number: int, progress: Mapping[str, Any]) -> None:
+        read, unread = int(progress.get("numInputRows") or 0), unread_of(progress)
+        if number not in self._batches:
+            self.read += read
+        self._batches[number] = {
+            "batchMs": progress["durationMs"]["triggerExecution"],
+            "read": read,
+            "behind": unread.rows,
+            "secondsBehind": unread.seconds,
+        }
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return the epochs, oldest first; ``batchMs`` is ``None`` until Spark has reported it."""
-        return [each | {"batchMs": self._batch_ms.get(each["epoch"])} for each in self._epochs]
+        """Return the epochs, oldest first; ``batchMs`` is ``None`` until Spark has reported it.
+
+        With it come ``read``, the rows that the epoch read, and how far its sources were behind.
+        """
+        unknown = {"batchMs": None}
+        return [each | self._batches.get(each["epoch"], unknown) for each in self._epochs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What a driver writes beside its checkpoint: heartbeats while it runs, a summary at its end.
 
-Both are in ``<checkpoint>.reports/<launchId>/``, one folder per launch, so two drivers of one query
-never overwrite each other's reports and both can be read.
+Beside them is a trend, a point for every few minutes. All are in
+``<checkpoint>.reports/<launchId>/``, one folder per launch, so two drivers of one query never
+overwrite each other's reports and each can be read.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ __all__ = [
     "new_launch_id",
     "read_heartbeat",
     "read_summary",
+    "read_trend",
     "report_location",
     "write_heartbeat",
     "write_summary",
+    "write_trend",
 ]
 
 _LAUNCH = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
@@ -123,6 +126,11 @@ def write_heartbeat(files: Files, launch_id: str, heartbeat: Mapping[str, Any]) 
     files.write(f"{launch_id}/heartbeat.json", json.dumps(heartbeat).encode())
 
 
+def write_trend(files: Files, launch_id: str, trend: Mapping[str, Any]) -> None:
+    """Write how far a launch was behind over the last day; replaces the previous one."""
+    files.write(f"{launch_id}/trend.json", json.dumps(trend).encode())
+
+
 def write_summary(files: Files, summary: Summary) -> None:
     """Write a launch's summary."""
     content = json.dumps(summary.to_json()).encode()
@@ -154,6 +162,11 @@ def read_summary(files: Files, launch_id: str) -> Summary | None:
         return Summary.read_json(document) if document else None
     except ValueError as error:
         raise SpecError(f"summary.json of launch {launch_id} must be {error}") from None
+
+
+def read_trend(files: Files, launch_id: str) -> dict[str, Any] | None:
+    """Return what :func:`write_trend` wrote, ``None`` if there is nothing."""
+    return _read(files, f"{launch_id}/trend.json")
 
 
 def _read(files: Files, path: str) -> dict[str, Any] | None:

@@ -11,17 +11,43 @@ from typing import Any, Self
 from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.protocol.source_offset import SourceOffset
 
-__all__ = ["Heartbeat"]
+__all__ = ["Heartbeat", "Unread", "unread_of"]
 
 _FILES = "numFilesOutstanding"
 """Spark's name for the number of files that a file source has found and not read yet."""
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """What the sources of a query have not read; an unknown number is ``None``.
+
+    ``rows`` counts records, or files if ``files`` says so. ``versions`` and ``seconds`` are those
+    of a Lance dataset: from the oldest version that is not read.
+    """
+
+    rows: float | None = None
+    versions: float | None = None
+    seconds: float | None = None
+    files: bool = False
+
+
+def unread_of(progress: Mapping[str, Any]) -> Unread:
+    """Return what Spark's progress says about its sources."""
+    sources = _sources(progress)
+    return Unread(
+        rows=_most(sum, map(_unread, sources)),
+        versions=_most(sum, (_lance(each, "versionsBehind") for each in sources)),
+        seconds=_most(max, (_lance(each, "secondsBehind") for each in sources)),
+        files=any(_is_number(_part(each, "metrics").get(_FILES)) for each in sources),
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """One heartbeat. A missing value is ``None``; ``busy`` is in seconds, 0 while idle.
 
-    ``behind`` counts the records or files that the sources have not read. Lance sources also say
+    ``behind`` counts the records that the sources have not read, or with ``behind_files`` the
+    files. Lance sources also say
     how many versions that are, and how many seconds ago the oldest of them was committed.
     ``position`` is how far those sources are read, as text. ``checks`` counts what the expectations
     found in the driver's run.
@@ -39,6 +65,7 @@ class Heartbeat:
     busy: float = 0.0
     idle: bool = False
     behind: float | None = None
+    behind_files: bool = False
     versions_behind: float | None = None
     seconds_behind: float | None = None
     position: str = ""
@@ -50,7 +77,8 @@ class Heartbeat:
         driver, sink = _part(document, "driver"), _part(document, "sink")
         time = _text(document.get("time")) or ""
         busy_since = document.get("busySince")
-        sources = _sources(_part(document, "progress"))
+        progress = _part(document, "progress")
+        sources, unread = _sources(progress), unread_of(progress)
         ends = [SourceOffset.found_in(each.get("endOffset")) for each in sources]
         return cls(
             time=time,
@@ -64,9 +92,10 @@ class Heartbeat:
             ui_address=_text(driver.get("uiAddress")) or "",
             busy=_seconds_between(busy_since, time),
             idle="busySince" in document and busy_since is None,
-            behind=_most(sum, map(_unread, sources)),
-            versions_behind=_most(sum, (_lance(each, "versionsBehind") for each in sources)),
-            seconds_behind=_most(max, (_lance(each, "secondsBehind") for each in sources)),
+            behind=unread.rows,
+            behind_files=unread.files,
+            versions_behind=unread.versions,
+            seconds_behind=unread.seconds,
             checks=_checks(sink.get("checks")),
             position="; ".join(str(each) for each in ends if each),
         )

@@ -61,9 +61,17 @@ class CommandLine:
         flag, good = argument.flags[-1], random.random() < 0.7
         if flag == "uri":
             return [self._uri if good else self._near(random)]
+        if flag == "uris":
+            first = self._uri if good else self._near(random)
+            return [first, *random.choice([[], ["orders"], [self._near(random)], [text(random)]])]
         if flag == "query_id":
             return random.choice([["orders"], [], [] if good else [text(random)]])
-        if flag in ("--yes", "--conn-id", "--debug"):  # it writes; is not there; shows tracebacks
+        if flag in (
+            "--yes",
+            "--conn-id",
+            "--debug",
+            "--all",
+        ):  # it writes; is not there; shows tracebacks
             return []
         required = argument.settings.get("required", False)
         if not required and random.random() < 0.8:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.diagnostics.epochs import read_epochs
+from airflow_provider_lance.diagnostics.status import take_status
+from airflow_provider_lance.diagnostics.trend import query_trend
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spark.run_metrics import EpochHistory, EpochReport
 from airflow_provider_lance.spec.job import JobSpec
-from airflow_provider_lance.supervision.driver_reports import read_heartbeat, report_location
+from airflow_provider_lance.supervision.driver_reports import (
+    new_launch_id,
+    read_heartbeat,
+    report_location,
+)
 from tests.support.processes import wait_for
 from tests.support.sparkstream import Stream, orders, spec
 
@@ -115,3 +122,21 @@ def test_triggers_that_end_between_two_heartbeats_are_read_later(
     last: Any = query.lastProgress
     recent.join(query, json.loads(last.json))
     assert len([each for each in recent.to_json() if each["batchMs"] > 0]) == 10
+
+
+def test_reports_say_how_far_the_sources_are_behind_also_after_the_end(stream: Stream) -> None:
+    launch_id = new_launch_id()
+    recent = launch(stream, launch_id)
+    assert [each["read"] for each in recent] == [20, 20, 20]
+    trend = query_trend(stream.checkpoint, "q")
+    assert {each.launch_id for each in trend} == {launch_id}
+    assert query_trend(stream.checkpoint, "another") == ()
+    for n in range(3, 5):
+        stream.add(orders(n * 20, 20))
+    status = take_status(open_dataset(stream.uri), "q", detail=True)
+    assert (status.rows_behind, status.behind_files) == (2.0, True)
+    assert re.fullmatch(r"finished: .*, 2 files \([^)]+\) not read", status.sentence)
+    said = [each.what for each in status.changes if each.launch_id]
+    assert {"a driver was launched", "its driver finished", "its driver released it"} <= {*said}
+    launch(stream, new_launch_id())
+    assert take_status(open_dataset(stream.uri), "q", detail=True).rows_behind == 0.0

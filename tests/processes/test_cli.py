@@ -80,7 +80,7 @@ def test_of_several_queries_one_must_be_named(stream: Stream, tmp_path: Path) ->
     assert ran.status == 2
     assert "'orders', 'other'" in ran.err
     assert typed("epochs", stream.uri, "other").status == 0
-    both = typed("status", stream.uri)
+    both = typed("status", stream.uri, "-v")
     assert both.out.index("orders: running") < both.out.index("other: running")
     named = [
         each["queryId"] for each in typed("status", stream.uri, "-o", "json").document["statuses"]
@@ -174,7 +174,7 @@ def test_what_others_wrote_is_shown_as_text(tmp_path: Path) -> None:
         assert "x[bold red]y[/]" in said, "markup is text"
         assert r"\x1b]0;owned\x07\u202e\r\nz" in said, "what steers a terminal is spelled out"
         assert not any(not each.isprintable() and each != "\n" for each in said)
-    ran = typed("status", uri, EVIL, "--output", "json")
+    ran = typed("status", uri, "--query", EVIL, "--output", "json")
     assert ran.document["queryId"] == EVIL
     assert ran.out.isascii()
 

@@ -51,15 +51,17 @@ class RegisteredDataset:
     dag_id: str = field(default="", compare=False)
 
 
-def known_datasets() -> list[RegisteredDataset]:
+def known_datasets(hook: type[LanceHook] = LanceHook) -> list[RegisteredDataset]:
     """Return the datasets, at most 500 of each origin, with repetitions.
 
     Reads Airflow's database.
+
+    :param hook: reads the connections, to which relative names are joined.
     """
     from airflow.configuration import conf
 
     registered = of_config(conf.get("lance", "datasets", fallback="") or "")
-    return [*registered, *_assets(), *_of_tasks()]
+    return [*registered, *_assets(), *_of_tasks(hook)]
 
 
 def _assets() -> list[RegisteredDataset]:
@@ -77,7 +79,7 @@ def _assets() -> list[RegisteredDataset]:
         return [of_asset(uri, extra) for uri, extra in session.execute(wanted)]
 
 
-def _of_tasks() -> list[RegisteredDataset]:
+def _of_tasks(hook: type[LanceHook]) -> list[RegisteredDataset]:
     """Return the datasets of tasks: each by its newest run, and by its active runs."""
     from airflow.models.dag import DagModel
     from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
@@ -115,11 +117,13 @@ def _of_tasks() -> list[RegisteredDataset]:
         .limit(_MOST)
     )
     with create_session(scoped=False) as session:
-        found = [of_task(dag_id, fields) for dag_id, fields in session.execute(wanted)]
+        found = [of_task(dag_id, fields, hook) for dag_id, fields in session.execute(wanted)]
     return [each for each in found if each]
 
 
-def of_task(dag_id: str, rendered: Mapping[str, Any]) -> RegisteredDataset | None:
+def of_task(
+    dag_id: str, rendered: Mapping[str, Any], hook: type[LanceHook] = LanceHook
+) -> RegisteredDataset | None:
     """Return the dataset of a task's rendered templates, ``None`` if they name none."""
     uri, query_id, conn_id = (rendered.get(name) for name in ("uri", "query_id", EXTRA))
     if isinstance(uri, str) and query_id is None:
@@ -129,7 +133,7 @@ def of_task(dag_id: str, rendered: Mapping[str, Any]) -> RegisteredDataset | Non
         return None
     conn_id = conn_id if isinstance(conn_id, str) else ""
     with suppress(LanceStreamError):  # opening it reports what is wrong
-        uri = LanceHook(conn_id or None).resolve(uri)
+        uri = hook(conn_id or None).resolve(uri)
     return RegisteredDataset(uri, conn_id, query_id, dag_id)
 
 
@@ -194,12 +198,12 @@ def dataset_uri(asset_uri: str) -> str:
     return unquote(parts.path)
 
 
-def hook_of(known: RegisteredDataset) -> LanceHook:
+def hook_of(known: RegisteredDataset, hook: type[LanceHook] = LanceHook) -> LanceHook:
     """Return the hook that opens a known dataset: of its connection, or of the default one if any.
 
     :raises SpecError: the default connection is unreadable.
     """
     if known.conn_id is not None:
-        return LanceHook(known.conn_id or None)
-    default = LanceHook()
-    return LanceHook(None) if default.store.missing else default
+        return hook(known.conn_id or None)
+    default = hook()
+    return hook(None) if default.store.missing else default
