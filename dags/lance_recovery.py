@@ -126,7 +126,11 @@ def lance_recovery_approval() -> None:
         return {"resolve_gap": "ask_gap", "release": "ask_release"}[params["what"]]
 
     # [START lance_recovery_approval]
-    stream = {"uri": "{{ params.uri }}", "query_ids": ["{{ params.query_id }}"]}
+    stream = {
+        "uri": "{{ params.uri }}",
+        "query_ids": ["{{ params.query_id }}"],
+        "fail_on": "critical",  # the stream is still to be started
+    }
     # The epoch makes an answer that comes too late fail without a change.
     said = {"epoch": "{{ params.epoch }}", "proven_dead": True}
     gap = said | {"after_version": "{{ params.after_version }}"}

@@ -8,8 +8,10 @@ from airflow_provider_lance.cli.arguments import (
     COMMON,
     DEAD,
     DEADLINE,
+    DEBUG,
     DRY_RUN,
     FLEET,
+    OUTPUT,
     PATIENCE,
     QUERY,
     STREAM,
@@ -111,7 +113,31 @@ _RELEASE = Command(
     "release",
     "release a query whose driver is dead, so that the next one starts at once",
     "airflow_provider_lance.cli.repair:release",
-    (*STREAM, DEAD, BY, YES),
+    (
+        *STREAM,
+        argument(
+            "--for-good",
+            action="store_true",
+            help="the stream is not to run again: `check` calls it stopped, and not lost",
+        ),
+        DEAD,
+        BY,
+        YES,
+    ),
+)
+_CLEAR_TASK = Command(
+    "clear-task",
+    "clear one task instance in Airflow's database, so that the stream that it runs starts again",
+    "airflow_provider_lance.cli.clear_task:run",
+    (
+        argument("dag_id", metavar="DAG", help="the DAG"),
+        argument("run_id", metavar="RUN", help="the run"),
+        argument("task_id", metavar="TASK", help="the task"),
+        a_number("--map-index", "which instance of a mapped task"),
+        OUTPUT,
+        DEBUG,
+        YES,
+    ),
 )
 _RESOLVE = Command(
     "resolve",
@@ -297,6 +323,7 @@ COMMANDS: tuple[Command, ...] = (
     _CHECK,
     _STOP,
     _RELEASE,
+    _CLEAR_TASK,
     _RESOLVE,
     _FORGET,
     _QUARANTINE,

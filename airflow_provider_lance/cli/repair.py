@@ -30,7 +30,8 @@ _Repair = Callable[..., RepairResult]
 
 def release(arguments: Namespace, output: Output) -> int:
     """Release an owner whose driver is dead."""
-    return _do(repairing.release_owner, ["release"], arguments, output)
+    act = partial(repairing.release_owner, for_good=arguments.for_good)
+    return _do(act, ["release"], arguments, output)
 
 
 def resolve_gap(arguments: Namespace, output: Output) -> int:
@@ -136,6 +137,7 @@ def _typed(arguments: Namespace, target: Target) -> list[str]:
     if said.get("after_version") is not None:
         words += ["--after-version", str(said["after_version"])]
     words += [f"--{name}" for name in ("committed", "missing") if said.get(name)]
+    words += ["--for-good"] if said.get("for_good") else []
     words += ["--checkpoint", target.place.checkpoint] if target.place.checkpoint else []
     words += ["--proven-dead"] if arguments.proven_dead else []
     return words + (["--by", arguments.by] if arguments.by else [])

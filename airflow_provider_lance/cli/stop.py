@@ -85,7 +85,7 @@ def _state(target: Target, query: str, token: int) -> str:
     port = target.port.latest()
     owner = decode_query(port.config, query, port.version).owner
     if owner is None or owner.token > token:
-        return "taken"
+        return "gone" if owner and owner.driver.by_hand else "taken"
     if owner.state is OwnerState.RELEASED:
         return "released" if owner.token == token else "waiting"
     place = target.place

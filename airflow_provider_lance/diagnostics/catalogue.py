@@ -32,8 +32,7 @@ class StreamCase(Case):
     NEWEST_DRIVER_LOST = (
         Code.DRIVER_GONE,
         "The newest driver of query {query}, {driver}, is {state}: {reason}.",
-        "It does not own the query: nothing is lost, and there is nothing to release. To continue, "
-        "{again}.",
+        "It does not own the query. No row is lost: a new driver continues after the watermark.",
     )
     PROTOCOL_NEWER = (
         Code.PROTOCOL_NEWER,

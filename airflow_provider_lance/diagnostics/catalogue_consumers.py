@@ -7,7 +7,7 @@ from airflow_provider_lance.diagnostics.findings import Code, Severity
 
 __all__ = ["FORGET", "FORGET_FIRST", "LARGER", "NEW_QUERY", "START", "UPGRADE", "ConsumerCase"]
 
-START = "If its stream is to run on, {again}."
+START = "If its stream is to run on, {again}"
 LARGER = (
     "If it runs and stays behind, give it larger epochs (maxRowsPerTrigger, maxBytesPerTrigger) or "
     "more executors."

@@ -8,9 +8,8 @@ from airflow_provider_lance.diagnostics.findings import Code, Severity
 __all__ = ["EpochCase"]
 
 _HANGS = (
-    "The source, Spark's tasks or the store hang, or the epoch is too large. See the driver's log "
-    "and the Spark UI. Ask the driver to stop; if it does not stop within its grace, end its "
-    "process on {driver}. Nothing is lost: Spark plans the epoch again."
+    "The source, Spark's tasks or the store hang, or the epoch is too large: the driver's log and "
+    "the Spark UI show which. No row is lost."
 )
 _IN_FLIGHT = (
     "Epoch {epoch} of query {query} is planned{since} and not committed; the watermark is "

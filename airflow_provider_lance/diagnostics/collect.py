@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -64,6 +65,8 @@ class CollectOptions(TypedDict, total=False):
     tolerance: Tolerance
     connection_arguments: str
     """What a printed command needs to reach the store, such as ``--conn-id lance_default``."""
+    airflow_url: str
+    """Airflow's address, for links to tasks."""
     history: int
     """How many of the newest epochs to read; 20 by default."""
     unread: bool
@@ -147,6 +150,7 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         history=versions.newest(history),
         drivers=drivers,
         connection_arguments=options.get("connection_arguments", ""),
+        airflow_url=options.get("airflow_url") or os.environ.get("AIRFLOW__API__BASE_URL", ""),
         missing_versions=_missing(port, state, watermark),
         contradictions=contradictions(versions, state, drivers, _checkpoint_id(checkpoint, state)),
         undone=versions.undone(history, after=state.folded_version),

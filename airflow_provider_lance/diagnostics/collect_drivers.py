@@ -12,10 +12,12 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import (
+    ByHand,
     Driver,
     Owner,
     OwnerState,
     QueryState,
+    StopNote,
     Watermark,
 )
 from airflow_provider_lance.protocol.stop_requests import standing_request
@@ -126,15 +128,15 @@ def health_of(
     chosen, owner = _chosen(drivers, state, tolerance), state.owner
     if chosen is None:
         return None
+    note = standing_request(state)
     if owner and owner.state is OwnerState.RELEASED and _released_since(chosen, owner, tolerance):
-        return Health(StreamState.STOPPED, f"released at {owner.time}, {_reached(watermark)}")
+        return _released(owner, note, watermark)
     unheard = chosen.summary is None and chosen.heartbeat is None and chosen.alive is None
     if owner and unheard and chosen.is_of(owner.driver):
         age = seconds_since(watermark.committed_at, now)
         if age is None or age >= tolerance.silence:
             return None
         return Health(StreamState.RUNNING, f"{_reached(watermark)}; its driver cannot be seen")
-    note = standing_request(state)
     observation = replace(
         chosen,
         launched_at=_launched_at(chosen, state),
@@ -167,8 +169,29 @@ def _released_since(chosen: DriverObservation, owner: Owner, tolerance: Toleranc
     if summary is None and chosen.is_of(owner.driver):
         return True
     ended = chosen.heartbeat.time if chosen.heartbeat else ""
-    lost = summary is None or summary.reason is EndReason.FAILED
-    return lost and is_later(owner.time, ended)
+    failed = summary is not None and summary.reason is EndReason.FAILED
+    hand = owner.driver.by_hand
+    if failed and hand and hand.what == ByHand.RELEASED:
+        return False  # releasing the query did not change what made it fail
+    return (failed or summary is None) and is_later(owner.time, ended)
+
+
+def _released(owner: Owner, note: StopNote | None, watermark: Watermark) -> Health:
+    """Return the state of a query that was released, and that no driver has claimed since.
+
+    A release by hand replaces a dead driver's own; that nothing runs is meant only if somebody says
+    so, by a release for good or by a stop request.
+    """
+    hand, reached = owner.driver.by_hand, _reached(watermark)
+    if hand is None or hand.for_good:
+        by = f" by {hand.who}" if hand else ""
+        return Health(StreamState.STOPPED, f"released at {owner.time}{by}, {reached}")
+    if note is not None and note.token > owner.token:
+        by = f" by {note.by}" if note.by else ""
+        reason = f"asked to{by} after its driver was gone, {reached}"
+        return Health(StreamState.STOPPED, reason, asked_by=note.by)
+    reason = f"{hand.what} by {hand.who} at {owner.time}, and not started since, {reached}"
+    return Health(StreamState.DEAD, reason, restartable=True)
 
 
 def _reached(watermark: Watermark) -> str:

@@ -129,6 +129,8 @@ class Evidence:
     history: tuple[EpochStamp, ...] = ()
     drivers: tuple[DriverObservation, ...] = field(default_factory=tuple)
     connection_arguments: str = ""
+    airflow_url: str = ""
+    """Airflow's address, for links to tasks; empty if it is not known."""
     missing_versions: tuple[int, ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
     undone: tuple[Undone, ...] = ()

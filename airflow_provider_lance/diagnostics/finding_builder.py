@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 from airflow_provider_lance.diagnostics.catalogue import Case
 from airflow_provider_lance.diagnostics.evidence import Evidence
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity, Step
-from airflow_provider_lance.protocol.commands import command_line
+from airflow_provider_lance.protocol.commands import clear_task_line, command_line
+from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
-__all__ = ["checkpoint_values", "command", "finding", "start_again"]
+__all__ = ["again_or_not", "checkpoint_values", "command", "end_process", "finding", "start_again"]
 
 _TASK = re.compile(r"(?P<dag>[^/]+)/(?P<task>[^/]+)/(?P<run>.+)/(?P<index>-?\d+)#\d+")
 """The form of a driver's ``launchedBy`` if a task launched it: `dag/task/run/map index#try`."""
@@ -41,7 +45,7 @@ def finding(
             "uri": of.uri,
             "query": of.query_id,
             "version": of.version,
-            "watermark": of.watermark.epoch,
+            "watermark": of.watermark.epoch if of.watermark.epoch > NO_EPOCH else "none yet",
             "location": of.checkpoint_location or "(none recorded)",
         } | values
     return Finding(
@@ -81,13 +85,48 @@ def command(evidence: Evidence, *verb: str, options: tuple[str, ...] = ()) -> st
     )
 
 
-def start_again(launched_by: str) -> str:
-    """Return how to start a stream again: by clearing the task that launched it, if one did."""
+def start_again(launched_by: str, airflow_url: str = "") -> Step:
+    """Return the step that starts a stream again: clear the task that launched it, if one did.
+
+    :param launched_by: who launched the driver, empty if unknown.
+    :param airflow_url: Airflow's address, for the link to the task; empty if unknown.
+    """
     found = _TASK.fullmatch(launched_by)
     if not found:
-        return "start the stream again"
-    mapped = f", map index {found['index']}" if found["index"] != "-1" else ""
-    return f"clear task {found['task']} of DAG {found['dag']}, run {found['run']}{mapped}"
+        return Step("Start the stream again.")
+    dag, task, run, index = found["dag"], found["task"], found["run"], int(found["index"])
+    mapped = f", map index {index}" if index >= 0 else ""
+    link = ""
+    if airflow_url:
+        names = [quote(each, safe="") for each in (dag, run, task)]
+        link = "{}/dags/{}/runs/{}/tasks/{}".format(airflow_url.rstrip("/"), *names)
+        link += f"/mapped/{index}" if index >= 0 else ""
+    return Step(
+        f"Clear task {task} of DAG {dag}, run {run}{mapped}: it starts the stream again.",
+        clear_task_line(dag, run, task, index),
+        link=link,
+    )
+
+
+def end_process(driver: DriverObservation, text: str, signal: str = "KILL") -> Step:
+    """Return the step that sends a driver's process a signal, on its own host."""
+    process = driver.process
+    if process is None:
+        return Step(text)
+    return Step(text, f"kill -{signal} {process.pid}", process.host)
+
+
+def again_or_not(evidence: Evidence, launched_by: str, host: str = "") -> list[Step]:
+    """Return the two answers to a stream that nobody runs: start it again, or this is meant.
+
+    :param host: where the second must be typed, if only there the driver is seen to be dead.
+    """
+    again = start_again(launched_by, evidence.airflow_url)
+    line = command(evidence, "release", options=("--for-good", "--yes"))
+    return [
+        replace(again, text=f"Either {again.text[0].lower()}{again.text[1:]}"),
+        Step("Or, if the stream is not to run again, say so:", line, host),
+    ]
 
 
 def checkpoint_values(evidence: Evidence) -> dict[str, Any]:

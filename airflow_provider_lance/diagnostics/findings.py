@@ -54,9 +54,14 @@ class Code(StrEnum):
         member.severity, member.title = severity, title
         return member
 
+    @property
+    def driver(self) -> bool:
+        """Return whether it is about a stream's drivers."""
+        return self.value.startswith("LS1")
+
     HEALTHY = "LS000", Severity.INFO, "healthy"
     STALLED = "LS101", Severity.ERROR, "an epoch is planned and not committed for too long"
-    DRIVER_GONE = "LS102", Severity.ERROR, "the owner is active and its driver is gone"
+    DRIVER_GONE = "LS102", Severity.ERROR, "the driver is gone and nobody runs the stream"
     TWO_DRIVERS = "LS103", Severity.ERROR, "two drivers of one query are running"
     QUERY_FAILED = "LS104", Severity.ERROR, "the query ended with an error"
     STOP_PENDING = "LS105", Severity.WARNING, "asked to stop, and has not stopped yet"
@@ -96,16 +101,23 @@ class Code(StrEnum):
 class Step:
     """One step of what ends a problem: a sentence, a command to type as it is, or both.
 
-    ``host`` names the host on which the command must be typed, empty if any will do.
+    ``host`` names the host on which the command must be typed, empty if any will do. ``link`` is
+    the page where the step can be done by hand, empty if its address is not known.
     """
 
     text: str = ""
     command: str = ""
     host: str = ""
+    link: str = ""
 
     def to_json(self) -> dict[str, str]:
         """Return plain values."""
-        return {"text": self.text, "command": self.command, "host": self.host}
+        return {
+            "text": self.text,
+            "command": self.command,
+            "host": self.host,
+            "link": self.link,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +163,8 @@ class Finding:
                 yield (
                     f"{' ' * len(head)}  {step.command}" if text else f"{head}type: {step.command}"
                 )
+            if step.link:
+                yield f"{' ' * len(head)}  {step.link}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values under camelCase names."""

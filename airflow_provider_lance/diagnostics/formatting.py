@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.row_checks import RowChecks
 
-__all__ = ["ago", "is_later", "lasted", "seconds_since", "size", "unmet", "unread"]
+__all__ = [
+    "ago",
+    "is_later",
+    "lasted",
+    "reached",
+    "seconds_ahead",
+    "seconds_since",
+    "size",
+    "unmet",
+    "unread",
+]
 
+_SKEW_SECONDS = 5.0
+"""What two clocks may differ by: NTP keeps them within milliseconds, a busy host within seconds."""
 _UNITS = (("days", 86_400), ("h", 3600), ("min", 60))
 
 
@@ -64,10 +77,28 @@ def unmet(checks: RowChecks) -> str:
     return ", ".join(parts)
 
 
+def reached(epoch: int) -> str:
+    """Return a watermark as text."""
+    return f"the watermark is {epoch}" if epoch > NO_EPOCH else "no epoch has been committed"
+
+
 def ago(moment: str | None, now: datetime) -> str:
-    """Return how long ago a moment was; empty if it is unknown."""
+    """Return how long ago a moment was; empty if it is unknown.
+
+    A moment that lies ahead, beyond what clocks differ by, is told as such.
+    """
+    ahead = seconds_ahead(moment, now)
+    if ahead:
+        return f"{lasted(ahead)} ahead of this host's clock, so one of the two clocks is wrong"
     seconds = seconds_since(moment, now)
     return "" if seconds is None else f"{lasted(seconds)} ago"
+
+
+def seconds_ahead(moment: str | None, now: datetime) -> float:
+    """Return the seconds by which a moment lies ahead of now; 0 if clocks may differ by as much."""
+    then = _parsed(moment)
+    ahead = (then - now).total_seconds() if then else 0.0
+    return ahead if ahead >= _SKEW_SECONDS else 0.0
 
 
 def seconds_since(moment: str | None, now: datetime) -> float | None:

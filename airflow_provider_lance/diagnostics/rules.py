@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from airflow_provider_lance.diagnostics.catalogue import StreamCase
+from airflow_provider_lance.diagnostics.catalogue_driver import END_IT
 from airflow_provider_lance.diagnostics.evidence import USUAL, Evidence, Tolerance
-from airflow_provider_lance.diagnostics.finding_builder import command, finding, start_again
-from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
+from airflow_provider_lance.diagnostics.finding_builder import (
+    again_or_not,
+    command,
+    end_process,
+    finding,
+    start_again,
+)
+from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity, Step
+from airflow_provider_lance.diagnostics.formatting import reached
 from airflow_provider_lance.diagnostics.rules_checkpoint import checkpoint_rules
 from airflow_provider_lance.diagnostics.rules_driver import driver_rules
 from airflow_provider_lance.diagnostics.rules_epochs import epoch_rules
@@ -16,6 +25,9 @@ from airflow_provider_lance.diagnostics.rules_sides import side_rules
 from airflow_provider_lance.supervision.health import StreamState
 
 __all__ = ["evaluate_rules", "unreadable_finding"]
+
+_PROMISE = re.compile(r"[^.]*\b(?:[Nn]o row is|[Nn]othing is) (?:lost|missing)\b[^.]*\.\s*")
+"""A sentence that nothing is lost; it is wrong where a worse finding says that rows are."""
 
 
 def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Finding]:
@@ -34,31 +46,48 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
     found += _otherwise_lost(evidence, found)
     found.sort(key=lambda finding: (-finding.severity, finding.code))
     if found and found[0].severity is Severity.CRITICAL:
-        # Rows are at stake: nothing is repaired before a person has checked.
-        found = [replace(finding, repair=None) for finding in found]
+        # Rows are at stake: nothing is repaired, or done, before that is decided.
+        found = [found[0], *(_behind_rows(each, found[0]) for each in found[1:])]
     if not found or found[0].severity < Severity.WARNING:
         found.insert(0, _healthy(evidence))
     return found
 
 
+def _behind_rows(finding: Finding, worst: Finding) -> Finding:
+    """Return a finding as it reads beneath one about lost rows: it promises nothing about rows."""
+    if finding.severity is Severity.CRITICAL:
+        return replace(finding, repair=None)
+    first = (Step(f"Do what {worst.code.value} says first."),) if finding.steps else ()
+    cause = _PROMISE.sub("", finding.cause).strip()
+    return replace(finding, cause=cause, steps=first, repair=None)
+
+
 def _otherwise_lost(evidence: Evidence, found: list[Finding]) -> list[Finding]:
     """Report a lost driver if no other finding does, such as one that died before its claim."""
     health = evidence.health
-    said = any(finding.severity >= Severity.WARNING for finding in found)
+    said = any(
+        each.severity >= Severity.ERROR or (each.severity is Severity.WARNING and each.code.driver)
+        for each in found
+    )
     if health is None or said or not (health.state.lost or health.state is StreamState.FAILED):
         return []
     code = {StreamState.STALLED: Code.STALLED, StreamState.FAILED: Code.QUERY_FAILED}
     newest = evidence.drivers[0] if evidence.drivers else None
+    by = newest.launched_by if newest else ""
+    steps = [start_again(by, evidence.airflow_url)]
+    if newest and health.state is StreamState.STALLED:
+        steps.insert(0, end_process(newest, END_IT))
+    elif health.state is StreamState.DEAD and evidence.state.owner:
+        steps = again_or_not(evidence, by)
     return [
         finding(
             StreamCase.NEWEST_DRIVER_LOST,
             newest.shown() if newest else {},
-            command(evidence, "status"),
+            steps,
             code=code.get(health.state),
             driver=newest.name if newest else "unknown",
             state=health.state,
             reason=health.reason,
-            again=start_again(newest.launched_by if newest else ""),
             of=evidence,
         )
     ]
@@ -85,7 +114,7 @@ def _healthy(evidence: Evidence) -> Finding:
     if health is not None:
         state = f"{health.state.value}: {health.reason}"
     elif evidence.state.known:
-        state = f"no driver can be seen, watermark {watermark.epoch}"
+        state = f"no driver can be seen, {reached(watermark.epoch)}"
     else:
         state = "it has no trace in the dataset yet"
     shown = {

@@ -6,6 +6,7 @@ Each consumer has one finding at most, the worst.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from airflow_provider_lance.diagnostics.catalogue_consumers import (
@@ -77,7 +78,8 @@ def _steps(
     if case is ConsumerCase.VERSIONS_GONE:
         oldest = {"oldest": consumer.oldest_version, "missing": consumer.missing_versions}
         return [Step(FORGET_FIRST, forget), Step(NEW_QUERY.format_map(oldest))]
-    start = Step(START.format(again=start_again(consumer.launched_by)))
+    again = start_again(consumer.launched_by)
+    start = replace(again, text=START.format(again=f"{again.text[0].lower()}{again.text[1:]}"))
     more = {ConsumerCase.LAGS: [Step(LARGER)], ConsumerCase.UNREADABLE: [Step(UPGRADE)]}
     return [start, *more.get(case, []), Step(FORGET, forget)]
 

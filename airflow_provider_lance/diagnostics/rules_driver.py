@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
-from airflow_provider_lance.diagnostics.catalogue_driver import DriverCase
+from airflow_provider_lance.diagnostics.catalogue_driver import (
+    CORRECT,
+    END_IT,
+    END_THE_OTHER,
+    LET_IT_CONTINUE,
+    STOP_FOR_GOOD,
+    DriverCase,
+)
 from airflow_provider_lance.diagnostics.evidence import Evidence, Tolerance
-from airflow_provider_lance.diagnostics.finding_builder import command, finding, start_again
-from airflow_provider_lance.diagnostics.findings import Finding, Repair, Severity
-from airflow_provider_lance.diagnostics.formatting import ago, is_later, lasted, seconds_since
-from airflow_provider_lance.exceptions import FencedError, TerminalError, error_class
-from airflow_provider_lance.protocol.model import Owner
+from airflow_provider_lance.diagnostics.finding_builder import (
+    again_or_not,
+    command,
+    end_process,
+    finding,
+    start_again,
+)
+from airflow_provider_lance.diagnostics.findings import Finding, Repair, Severity, Step
+from airflow_provider_lance.diagnostics.formatting import (
+    ago,
+    is_later,
+    lasted,
+    reached,
+    seconds_since,
+)
+from airflow_provider_lance.exceptions import (
+    FencedError,
+    TerminalError,
+    TransientError,
+    error_class,
+)
+from airflow_provider_lance.protocol.model import NO_EPOCH, ByHand, Owner, OwnerState
 from airflow_provider_lance.protocol.stop_requests import standing_request
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import StreamState
@@ -21,7 +46,12 @@ __all__ = ["driver_rules", "is_driver_running", "live_drivers"]
 
 _GRACE = 60.0
 """The age up to which a stop request needs no finding: the default grace of a driver."""
-_UNSURE = " Whether the driver is dead cannot be proven from here: check on its host."
+_UNSURE = (
+    " Whether it is dead cannot be proven from here; a new driver fences it if it still runs, and "
+    "no row is duplicated."
+)
+_TRACE = "\nTraceback (most recent call last):\n"
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$', re.M)
 
 
 def live_drivers(evidence: Evidence, tolerance: Tolerance) -> list[DriverObservation]:
@@ -55,6 +85,7 @@ def driver_rules(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
     owner, seen = evidence.state.owner, evidence.owner_seen
     if evidence.active and owner and seen and not seen.liveness(tolerance.silence).alive:
         yield _not_there(evidence, tolerance, owner, seen, alive)
+    yield from _nobody_runs(evidence)
     yield from _not_responding(evidence, alive)
     if not alive:
         yield from _failure(evidence)
@@ -65,11 +96,10 @@ def _two(evidence: Evidence, alive: list[DriverObservation]) -> Finding:
     owner = evidence.owner_seen
     keeps = next((each for each in alive if evidence.active and each is owner), alive[0])
     others = [each for each in alive if each is not keeps]
-    pids = [str(each.process.pid) for each in others if each.process]
     return finding(
         DriverCase.TWO_DRIVERS,
         {"drivers": [each.shown() for each in alive], "keep": keeps.shown()},
-        f"kill {' '.join(pids)}" if pids else "",
+        [end_process(each, END_THE_OTHER) for each in others],
         count=len(alive),
         drivers=" and ".join(each.name for each in alive),
         keep=keeps.name,
@@ -105,15 +135,37 @@ def _not_there(
             of=evidence,
         )
     proven = lives is False
+    meant = evidence.health is not None and evidence.health.state.meant
     return finding(
-        DriverCase.DRIVER_GONE,
+        DriverCase.DRIVER_ENDED if meant else DriverCase.DRIVER_GONE,
         {**shown, "proven": proven},
-        command(evidence, "release", options=("--yes",) if proven else ()),
+        again_or_not(evidence, owner.driver.launched_by, "" if proven else seen.host),
         repair=Repair.OWNER if proven else None,
         driver=seen.name,
         how=_how_gone(seen),
         unsure="" if proven else _UNSURE,
-        again=start_again(owner.driver.launched_by),
+        watermark=reached(evidence.watermark.epoch),
+        of=evidence,
+    )
+
+
+def _nobody_runs(evidence: Evidence) -> Iterator[Finding]:
+    """Report a query that a repair has released, and that no driver has claimed since."""
+    health, owner = evidence.health, evidence.state.owner
+    hand = owner.driver.by_hand if owner and owner.state is OwnerState.RELEASED else None
+    if owner is None or hand is None or health is None or health.state is not StreamState.DEAD:
+        return
+    newest = evidence.drivers[0] if evidence.drivers else None
+    if newest is not None and not newest.is_of(owner.driver):
+        return  # a driver came after the release, and is lost: that is another finding
+    yield finding(
+        DriverCase.NOBODY_RUNS,
+        {"releasedAt": owner.time, "by": hand.who, "watermark": evidence.watermark.epoch},
+        again_or_not(evidence, owner.driver.launched_by),
+        what=hand.what,
+        who=hand.who,
+        since=f" {ago(owner.time, evidence.seen_at)}",
+        watermark=reached(evidence.watermark.epoch),
         of=evidence,
     )
 
@@ -137,14 +189,17 @@ def _unseen(
     watermark, now = evidence.watermark, evidence.seen_at
     age = seconds_since(watermark.committed_at, now)
     last = f"epoch {watermark.epoch} was committed {ago(watermark.committed_at, now)}"
+    recent = age is not None and age < tolerance.silence
+    record = evidence.state.owner.driver if evidence.state.owner else None
+    steps = again_or_not(evidence, record.launched_by if record else "", seen.host)
     return finding(
         DriverCase.DRIVER_UNSEEN,
         shown,
-        command(evidence, "status"),
-        severity=Severity.INFO if age is not None and age < tolerance.silence else None,
+        () if recent else steps,
+        severity=Severity.INFO if recent else None,
         driver=seen.name,
-        host=seen.where.rsplit(":", 1)[0],
-        last=last if watermark.committed_at else "it has committed nothing yet",
+        host=seen.host or "a host that is not recorded",
+        last=last if watermark.epoch > NO_EPOCH else "it has committed nothing yet",
         of=evidence,
     )
 
@@ -154,15 +209,15 @@ def _not_responding(evidence: Evidence, alive: list[DriverObservation]) -> Itera
     if health is None or health.state is not StreamState.NOT_RESPONDING or not alive:
         return
     driver = alive[0]
-    pid = str(driver.process.pid) if driver.process else ""
+    steps = [end_process(driver, END_IT), start_again(driver.launched_by, evidence.airflow_url)]
+    if driver.suspended:
+        steps = [end_process(driver, LET_IT_CONTINUE, "CONT")]
     yield finding(
         DriverCase.SUSPENDED if driver.suspended else DriverCase.NOT_RESPONDING,
         {**driver.shown(), "silentSeconds": round(driver.silent), "suspended": driver.suspended},
-        f"kill {'-CONT' if driver.suspended else '-KILL'} {pid}" if pid else "",
+        steps,
         driver=driver.name,
         reason=health.reason,
-        host=driver.where.rsplit(":", 1)[0],
-        again=start_again(driver.launched_by),
         of=evidence,
     )
 
@@ -174,27 +229,46 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
         return
     error = error_class(summary.error or "")
     ended = newest.heartbeat.time if newest.heartbeat else None
-    if issubclass(error, FencedError) or is_later(owner.time if owner else None, ended):
+    since = is_later(owner.time if owner else None, ended)
+    hand = owner.driver.by_hand if owner else None
+    if issubclass(error, FencedError) or (since and not (hand and hand.what == ByHand.RELEASED)):
         return  # another driver owned the query, or it was claimed or released since
-    terminal = issubclass(error, TerminalError)
-    first, _, rest = (summary.message or "no message").partition("\n")
+    case, what = DriverCase.FAILED_UNKNOWN, ""
+    said, where, trace = _parts_of(summary.message or "no message")
+    if issubclass(error, TransientError):
+        case = DriverCase.FAILED
+    elif issubclass(error, TerminalError):
+        case, what = DriverCase.FAILED_FOR_GOOD, where or "what the message names"
     yield finding(
-        DriverCase.FAILED_FOR_GOOD if terminal else DriverCase.FAILED,
+        case,
         {
             **newest.shown(),
             "error": summary.error,
             "message": summary.message,
-            "terminal": terminal,
+            "line": where or None,
+            "terminal": issubclass(error, TerminalError),
             "watermark": summary.watermark,
         },
-        command(evidence, "check"),
+        [
+            *([Step(CORRECT.format(what=what))] if what else []),
+            start_again(newest.launched_by, evidence.airflow_url),
+        ],
         error=summary.error,
-        message=first[:500],
-        again=start_again(newest.launched_by),
-        # After the first line follows the trace of a user's function.
-        trace=f"\n{rest[:4000]}" if rest else "",
+        message=said,
+        where=f" (at {where})" if where else "",
+        trace=trace,
         of=evidence,
     )
+
+
+def _parts_of(message: str) -> tuple[str, str, str]:
+    """Return an error's own text, the user's line that raised it, and the trace, if it has one."""
+    said, found, trace = message.partition(_TRACE)
+    frames = list(_FRAME.finditer(trace))
+    last = frames[-1] if frames else None
+    name = f" in {last['name']}" if last and last["name"] else ""
+    where = f"{last['file']}:{last['line']}{name}" if last else ""
+    return " ".join(said.split())[:500], where, f"{found}{trace[:4000]}" if found else ""
 
 
 def _stop(evidence: Evidence, alive: list[DriverObservation]) -> Iterator[Finding]:
@@ -214,6 +288,11 @@ def _stop(evidence: Evidence, alive: list[DriverObservation]) -> Iterator[Findin
     if not meant and not (unseen and seen and seen.summary is None):
         return
     waited = seconds_since(note.time, evidence.seen_at)
+    recent = waited is not None and waited < _GRACE
+    busy = meant or [each for each in (seen,) if each]
+    release = command(evidence, "release", options=("--for-good", "--yes"))
+    host = next((each.host for each in busy if each.alive is None), "")
+    steps = [*(end_process(each, END_IT) for each in busy), Step(STOP_FOR_GOOD, release, host)]
     yield finding(
         DriverCase.STOP_PENDING,
         {
@@ -223,10 +302,9 @@ def _stop(evidence: Evidence, alive: list[DriverObservation]) -> Iterator[Findin
             "time": note.time,
             "drivers": [each.shown() for each in meant],
         },
-        command(evidence, "watch"),
-        severity=Severity.INFO if waited is not None and waited < _GRACE else None,
+        () if recent else steps,
+        severity=Severity.INFO if recent else None,
         by=f" by {note.by}" if note.by else "",
-        since=f" {lasted(waited)} ago" if waited is not None else "",
-        where=" and ".join(each.where for each in meant) or (seen.where if seen else "its host"),
+        since=f" {ago(note.time, evidence.seen_at)}" if waited is not None else "",
         of=evidence,
     )

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from airflow_provider_lance.diagnostics.catalogue_driver import END_IT
 from airflow_provider_lance.diagnostics.catalogue_epochs import EpochCase
 from airflow_provider_lance.diagnostics.evidence import Evidence, Tolerance
-from airflow_provider_lance.diagnostics.finding_builder import command, finding
+from airflow_provider_lance.diagnostics.finding_builder import (
+    command,
+    end_process,
+    finding,
+    start_again,
+)
 from airflow_provider_lance.diagnostics.findings import Finding, Repair
 from airflow_provider_lance.diagnostics.formatting import lasted, seconds_since
 from airflow_provider_lance.diagnostics.rules_driver import is_driver_running
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.model import OwnerState
+from airflow_provider_lance.protocol.model import NO_EPOCH, OwnerState
 from airflow_provider_lance.protocol.proof import epoch_in_doubt
 from airflow_provider_lance.protocol.watermark import known_done
 from airflow_provider_lance.supervision.health import StreamState
@@ -119,7 +125,7 @@ def _behind(evidence: Evidence, tolerance: Tolerance, alive: bool | None) -> Ite
         },
         line,
         repair=None if usual else Repair.WATERMARK,
-        folded=state.watermark,
+        folded=state.watermark if state.watermark > NO_EPOCH else "none",
         epoch_version=max(each.version for each in watermark.stamps),
         epochs=f"{epochs} {'epoch' if epochs == 1 else 'epochs'}",
         ended="No driver can be seen" if alive is None else "The driver ended before its next fold",
@@ -183,12 +189,14 @@ def _stalled(evidence: Evidence, epoch: int | None) -> Finding:
             "health": str(health) if health else None,
             "uiAddress": driver.heartbeat.ui_address if driver and driver.heartbeat else "",
         },
-        command(evidence, "stop", options=("--yes",)),
+        [
+            *([end_process(driver, END_IT)] if driver else []),
+            start_again(driver.launched_by if driver else "", evidence.airflow_url),
+        ],
         epoch=epoch,
         since=since,
         waited=lasted(waited or 0.0),
         reason=health.reason if health else "its state is unknown",
-        driver=where,
         of=evidence,
     )
 

@@ -74,9 +74,10 @@ _READERS: Mapping[str, tuple[Callable[[Any], Any], str]] = {
     "after_version": (count, "be the foldedVersion of the LS205 finding that it answers"),
     "location": (_location, "name the checkpoint from which the query continues"),
     "proven_dead": (_truth, "be True or False"),
+    "for_good": (_truth, "be True or False"),
 }
 _DECISIONS = {
-    "release": ("epoch", "proven_dead"),
+    "release": ("epoch", "proven_dead", "for_good"),
     "resolve_gap": ("epoch", "landed", "after_version", "proven_dead"),
     "resolve_checkpoint": ("epoch", "location", "proven_dead"),
 }
@@ -99,6 +100,8 @@ class Decision:
     location: str = ""
     proven_dead: bool = False
     """A person has verified that no driver of the query runs."""
+    for_good: bool = False
+    """The stream is not to run again."""
 
     @classmethod
     def read(cls, name: str, query_id: str, given: object) -> Self:
@@ -106,7 +109,8 @@ class Decision:
 
         :raises SpecError: an unknown name, or a value of the wrong form.
         """
-        values = {"proven_dead": False} | known_mapping(given, name, _DECISIONS[name])
+        values: dict[str, Any] = {"proven_dead": False, "for_good": False}
+        values |= known_mapping(given, name, _DECISIONS[name])
         for field in _DECISIONS[name]:
             reader, form = _READERS[field]
             try:
@@ -218,7 +222,7 @@ class RepairRunner:
             act = partial(resolve_gap, **how, after_version=decision.after_version)
         else:
             self._refuse_if_advanced(decision)
-            act = partial(release_owner, **how)
+            act = partial(release_owner, **how, for_good=decision.for_good)
             if decision.name == "resolve_checkpoint":
                 act = partial(
                     resolve_checkpoint, **how | {"checkpoint_location": decision.location}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-__all__ = ["command_line", "delete_config_line", "restore_line"]
+__all__ = ["clear_task_line", "command_line", "delete_config_line", "restore_line"]
 
 
 def command_line(*words: str, connection_arguments: str = "") -> str:
@@ -16,6 +16,12 @@ def command_line(*words: str, connection_arguments: str = "") -> str:
         lance_default``; quoted.
     """
     return " ".join(filter(None, (shlex.join(["lance-stream", *words]), connection_arguments)))
+
+
+def clear_task_line(dag: str, run: str, task: str, map_index: int = -1) -> str:
+    """Return the command that clears one task instance of Airflow."""
+    mapped = ["--map-index", str(map_index)] if map_index >= 0 else []
+    return shlex.join(["airflow", "lance", "clear-task", dag, run, task, *mapped, "--yes"])
 
 
 def restore_line(uri: str, version: int) -> str:

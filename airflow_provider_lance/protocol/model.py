@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from airflow_provider_lance.protocol.row_checks import RowChecks
 
 __all__ = [
     "NO_EPOCH",
+    "ByHand",
     "DoneEpoch",
     "Driver",
     "EndOffsets",
@@ -134,6 +136,36 @@ class Driver:
     start: str = ""
     launch_id: str = ""
     launched_by: str = ""
+
+    @property
+    def by_hand(self) -> ByHand | None:
+        """Return the repair that wrote this record in a dead driver's name, ``None`` if none."""
+        found = _BY_HAND.fullmatch(self.run_id)
+        return ByHand(found["what"], found["who"]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class ByHand:
+    """A release by a repair, not by the driver: what was done, and who did it."""
+
+    what: str
+    who: str
+
+    FOR_GOOD: ClassVar[str] = "stopped for good"
+    """What a release does if the stream is not to run again."""
+    RELEASED: ClassVar[str] = "released"
+
+    @property
+    def for_good(self) -> bool:
+        """Return whether somebody said that the stream is not to run."""
+        return self.what == self.FOR_GOOD
+
+    def run_id(self, unique: str) -> str:
+        """Return the run id of the record that says so; Spark's are UUIDs."""
+        return f"{self.what} by {self.who} {unique}"
+
+
+_BY_HAND = re.compile(r"(?P<what>[a-z].*?) by (?P<who>.+) [0-9a-f]{8}", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import fold_updates
 from airflow_provider_lance.protocol.commit_policy import OnHistoryGap
-from airflow_provider_lance.protocol.model import OwnerState, QueryState
+from airflow_provider_lance.protocol.model import ByHand, OwnerState, QueryState
 from airflow_provider_lance.protocol.port import Configure, DatasetPort
 from airflow_provider_lance.protocol.proof import epoch_in_doubt
 from airflow_provider_lance.protocol.watermark import exact_watermark, known_done, newest_done
@@ -90,11 +90,13 @@ def release_owner(
     query_id: str,
     *,
     checkpoint_location: str | None = None,
+    for_good: bool = False,
     **options: Unpack[RepairOptions],
 ) -> RepairResult:
     """Release an owner whose driver is dead: a claim, a barrier and a release.
 
     :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
+    :param for_good: the stream is not to run again, so a check calls it stopped, and not lost.
     :raises DriverAliveError: a driver is alive, or its state is unknown.
     :raises SpecError: the dataset does not know the query.
     :raises HistoryGapError: versions are missing and the checkpoint cannot prove the watermark.
@@ -103,11 +105,13 @@ def release_owner(
     """
     preconditions = Preconditions(port, query_id, options)
     owner, state = preconditions.owner, preconditions.state
-    if owner.state is OwnerState.RELEASED:
+    said = owner.driver.by_hand
+    if owner.state is OwnerState.RELEASED and not (for_good and not (said and said.for_good)):
         sentence = f"token {owner.token} has been released since {owner.time}: nothing to do"
         return _repaired(Action.RELEASE, preconditions.port, state, sentence, changed=False)
     location = checkpoint_location or owner.driver.checkpoint_location
-    preconditions.refuse_live_driver(location, verb=["release"])
+    verb = ["release", "--for-good"] if for_good else ["release"]
+    preconditions.refuse_live_driver(location, verb=verb)
     watermark = preconditions.watermark()
     if watermark.missing:
         checkpoint = preconditions.recorded_checkpoint(location, watermark)
@@ -118,7 +122,8 @@ def release_owner(
         # The checkpoint is not needed here. This one proves nothing: if versions vanish in the
         # middle, the claim refuses.
         checkpoint = Checkpoint(location, owner.driver.checkpoint_id, planned=sys.maxsize)
-    driver, epoch = preconditions.driver("released"), max(watermark.epoch, checkpoint.committed)
+    what = ByHand.FOR_GOOD if for_good else ByHand.RELEASED
+    driver, epoch = preconditions.driver(what), max(watermark.epoch, checkpoint.committed)
     try:
         port, state, plan = force_release(
             preconditions, driver, checkpoint, replace(watermark, epoch=epoch)
@@ -126,7 +131,7 @@ def release_owner(
     except HistoryGapError as error:
         raise preconditions.gap_error(watermark) from error
     final = epoch if plan else state.watermark
-    sentence = f"token {owner.token} released by {preconditions.by}, watermark {final}"
+    sentence = f"token {owner.token} {what} by {preconditions.by}, watermark {final}"
     return _repaired(Action.RELEASE, port, state, sentence, plan=plan)
 
 

@@ -26,6 +26,7 @@ from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.files import ArrowFiles, open_files
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
+    ByHand,
     Driver,
     Owner,
     OwnerState,
@@ -225,8 +226,8 @@ class Preconditions:
         middle leaves an owner that the same process proves dead. The run id is unique, since owners
         are compared by all their fields.
         """
-        run_id = f"{what} by {self.by or 'nobody'} {uuid4().hex[:8]}"
-        return replace(self.owner.driver, run_id=run_id)
+        record = ByHand(what, self.by or "nobody")
+        return replace(self.owner.driver, run_id=record.run_id(uuid4().hex[:8]))
 
 
 def known_query(port: DatasetPort, query_id: str) -> QueryState:

@@ -57,6 +57,11 @@ class StreamState(StrEnum):
         return self in (self.FENCED, self.FAILED, self.FINISHED, self.STOPPED)
 
     @property
+    def meant(self) -> bool:
+        """Return whether nothing is to run: all is read, or somebody asked for the end."""
+        return self in (self.FINISHED, self.STOPPED)
+
+    @property
     def responds(self) -> bool:
         """Return whether a driver reports what it does at present."""
         return self in (self.RUNNING, self.IDLE, self.STOPPING)
@@ -133,13 +138,12 @@ def _alive(observation: DriverObservation, limits: Limits) -> bool | None:
 
 def _ended(summary: Summary) -> Health:
     if summary.reason is EndReason.FINISHED:
-        return Health(
-            StreamState.FINISHED, f"read all available data, watermark {summary.watermark}"
-        )
+        read = f"read all available data, {_reached(summary.watermark)}"
+        return Health(StreamState.FINISHED, read)
     if summary.reason is EndReason.STOPPED:
         who = summary.stopped_by or ""
         how = "" if summary.released else f", not in order: {summary.message or 'not released'}"
-        reason = f"asked to{_by(who)}, watermark {summary.watermark}{how}"
+        reason = f"asked to{_by(who)}, {_reached(summary.watermark)}{how}"
         return Health(StreamState.STOPPED, reason, asked_by=who)
     error = error_class(summary.error or "")
     reason = f"{summary.error}: {summary.message}"
@@ -194,7 +198,7 @@ def _exit(status: int) -> str:
 
 def _unheard(observation: DriverObservation, limits: Limits) -> Health:
     if observation.age < limits.start:
-        return Health(StreamState.STARTING, f"launched {observation.age:.0f} s ago")
+        return Health(StreamState.STARTING, f"launched {max(0.0, observation.age):.0f} s ago")
     owner = observation.owner
     ours = owner is not None and owner.driver.launch_id == observation.launch_id
     alive = _alive(observation, limits)
@@ -260,8 +264,7 @@ def _by(who: str) -> str:
 
 
 def _living(observation: DriverObservation, heartbeat: Heartbeat) -> Health:
-    seen = heartbeat.watermark
-    watermark = "no epoch yet" if seen is None or seen == NO_EPOCH else f"watermark {seen}"
+    watermark = _reached(heartbeat.watermark)
     if heartbeat.state == "stopping":
         return Health(StreamState.STOPPING, f"finishes its epoch, {watermark}")
     if heartbeat.idle:
@@ -283,7 +286,11 @@ def _last_seen(observation: DriverObservation) -> str:
     heartbeat = observation.heartbeat
     if heartbeat is None:
         return ""
-    return f"; last heartbeat {heartbeat.time}, watermark {heartbeat.watermark}"
+    return f"; last heartbeat {heartbeat.time}, {_reached(heartbeat.watermark)}"
+
+
+def _reached(watermark: int | None) -> str:
+    return "no epoch yet" if watermark in (None, NO_EPOCH) else f"watermark {watermark}"
 
 
 def _in_flight(observation: DriverObservation) -> str:

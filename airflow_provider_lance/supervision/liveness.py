@@ -113,6 +113,11 @@ class DriverObservation:
         return f"{self.process.host}:{self.process.pid}" if self.process else "an unknown host"
 
     @property
+    def host(self) -> str:
+        """Return the host of its process, empty if it is not known."""
+        return self.process.host if self.process else ""
+
+    @property
     def name(self) -> str:
         """Return where it runs, and its launch."""
         return f"{self.where} ({f'launch {self.launch_id}' if self.launch_id else 'no launch'})"

@@ -36,6 +36,8 @@ TASK = "lake/orders/scheduled__2026-03-01T00:00:00+00:00/-1#1"
 """The task that launches the desk's drivers."""
 
 _STARTS = re.compile(r"\b(clear (the )?task|start (the stream|the query|it)\b)", re.IGNORECASE)
+_CLEARS = "airflow lance clear-task lake "
+"""How the command begins that clears the desk's task; another test types it into an Airflow."""
 _ANSWERS = ("If ", "Or ", "Either ")
 """How the text of a step begins that is one of several answers of a person."""
 _OPTIONS = re.compile(r"sink_options=(\{[^}]*\})")
@@ -184,7 +186,7 @@ class Desk:
                 continue
             done += 1
             hands = [act for part, act in (by_hand or {}).items() if part in text]
-            if command:
+            if command and not command.startswith(_CLEARS):
                 self._type_step(command)
             elif hands:
                 hands[0]()

@@ -56,10 +56,15 @@ def test_a_dead_driver_is_unhealthy_and_the_command_to_type_works(
     kill(process)
     ran = typed("status", stream.uri)
     assert ran.status == 1
-    command = f"lance-stream release {stream.uri} orders --yes"
-    assert f"\n  type: {command}\n" in ran.out
+    assert typed("release", stream.uri, "orders", "--yes").status == 0
+    again = typed("status", stream.uri)
+    assert (again.status, again.out[:40]) == (1, "dead: nobody runs query orders: released")
+    command = f"lance-stream release {stream.uri} orders --for-good --yes"
+    assert f"\n       {command}\n" in ran.out
+    assert f"\n       {command}\n" in again.out
     assert typed(*command.split()[1:]).status == 0
-    assert typed("status", stream.uri).status == 0
+    meant = typed("status", stream.uri)
+    assert (meant.status, meant.out[:19]) == (0, "stopped: released a")
 
 
 def test_a_driver_that_cannot_be_seen_is_no_verdict(stream: Stream) -> None:

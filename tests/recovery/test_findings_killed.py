@@ -74,7 +74,7 @@ def test_a_driver_that_died_after_a_commit(landed: Scene) -> None:
     assert codes(report) == [Code.DRIVER_GONE, Code.WATERMARK_BEHIND]
     gone = finding(report, Code.DRIVER_GONE)
     assert gone.repair is Repair.OWNER
-    assert gone.command == f"lance-stream release {landed.uri} q --yes"
+    assert gone.command == f"lance-stream release {landed.uri} q --for-good --yes"
     assert gone.evidence["alive"] is False
     behind = finding(report, Code.WATERMARK_BEHIND)
     assert (behind.severity, behind.repair) == (Severity.WARNING, Repair.WATERMARK)
@@ -97,8 +97,9 @@ def test_fold_repairs_only_the_watermark(landed: Scene) -> None:
 def test_release_repairs_owner_and_watermark(landed: Scene) -> None:
     assert release_owner(open_dataset(landed.uri), "q", by="a test").changed
     report = landed.check()
-    expect_clean(report)
-    assert report.statuses[0].state == "stopped"
+    assert codes(report) == [Code.DRIVER_GONE], "a release starts no driver"
+    assert finding(report, Code.DRIVER_GONE).summary.startswith("Nobody runs query q: released by")
+    assert report.statuses[0].state == "dead"
     assert finding(report, Code.EPOCH_TO_SKIP).severity is Severity.INFO
     expect_to_go_on(landed)
 
@@ -110,8 +111,9 @@ def test_a_driver_that_died_before_a_commit(planned: Scene) -> None:
     assert (flight.evidence["planned"], flight.evidence["watermark"]) == (2, 1)
     assert flight.evidence["plannedAt"]
     assert report.statuses[0].in_flight == 2
-    release_owner(open_dataset(planned.uri), "q", by="a test")
+    release_owner(open_dataset(planned.uri), "q", by="a test", for_good=True)
     expect_clean(planned.check())
+    assert planned.check().statuses[0].state == "stopped"
     expect_to_go_on(planned)
 
 
@@ -155,7 +157,7 @@ def test_check_reports_a_history_gap_after_a_foreign_cleanup(
     refused = scene.launch()
     assert refused.error == "HistoryGapError"
     resolve_gap(open_dataset(scene.uri), "q", 2, there, by="a test")
-    expect_clean(scene.check())
+    assert codes(scene.check()) == [Code.DRIVER_GONE]
     expect_to_go_on(scene)
 
 
@@ -171,5 +173,5 @@ def test_a_cleanup_took_evidence_that_spark_has_too(landed: Scene) -> None:
     with pytest.raises(HistoryGapError, match="resolve gap"):
         release_owner(open_dataset(landed.uri), "q", by="a test")
     resolve_gap(open_dataset(landed.uri), "q", 2, True, by="a test")
-    expect_clean(landed.check())
+    assert codes(landed.check()) == [Code.DRIVER_GONE]
     expect_to_go_on(landed)

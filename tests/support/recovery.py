@@ -51,7 +51,7 @@ class Scene:
 
     def launch(self, launched_by: str = "", **sink: Any) -> Summary:
         """Run one launch of the job over all that is there, in this process."""
-        order = spec(self.stream, new_launch_id(), sink=sink, launchedBy=launched_by)
+        order = spec(self.stream, new_launch_id(), sink=sink, launchedBy=launched_by or None)
         return run(self.stream.spark, JobSpec.parse(order))
 
     def start(

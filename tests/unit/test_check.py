@@ -55,15 +55,18 @@ def test_report_lines_show_the_finding_its_cause_and_the_command() -> None:
     assert "host:100" in lines[1]
     assert lines[2].startswith("error    LS102 q  ")
     assert lines[3].strip().startswith("why: ")
-    assert lines[4].strip() == "type: lance-stream release '/data/my table.lance' q --yes"
-    assert lines[5].startswith("warning  LS203 q  ")
+    assert lines[4].strip() == "1. Either start the stream again."
+    assert lines[5].strip() == "2. Or, if the stream is not to run again, say so:"
+    release = "lance-stream release '/data/my table.lance' q --for-good --yes"
+    assert lines[6].strip() == release
+    assert lines[7].startswith("warning  LS203 q  ")
 
 
 def test_message_of_a_report_has_a_headline_and_a_line_for_each_finding() -> None:
     lines = report(**BEHIND, checkpoint=checkpoint(5, 4)).message().splitlines()
     assert lines[0] == "Lance /data/my table.lance: 1 error, 1 warning"
-    assert [line[:9] for line in lines[1:]] == ["LS102 q: ", "LS203 q: "]
-    assert all(" Type: lance-stream release " in line for line in lines[1:])
+    assert [line[:9] for line in lines[1:] if line[0] != " "] == ["LS102 q: ", "LS203 q: "]
+    assert lines[2] == "  1. Either start the stream again."
 
 
 def test_message_of_a_healthy_report_is_one_line() -> None:

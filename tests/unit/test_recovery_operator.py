@@ -96,9 +96,12 @@ def test_an_owner_proven_dead_is_released_and_the_stream_goes_on_exactly(
     wreck: Wreck, ti: TaskInstance, shown: Shown
 ) -> None:
     wreck.run(3, unlogged=1)
-    report = run(ti, wreck.uri, repair=["owner"])
-    assert "LS102" not in codes(report)
+    with pytest.raises(AirflowFailException, match="LS102 orders: Nobody runs query orders: rel"):
+        run(ti, wreck.uri, repair=["owner"])
+    report = ti.xcoms["return_value"]
     assert "\nRepaired: token 1 released by dag/stream/run" in ti.xcoms["message"]
+    [status] = report["statuses"]
+    assert (status["state"], status["healthy"]) == ("dead", False), "a release starts no driver"
     [action] = report["repaired"]
     assert (action["what"], action["queryId"], action["outcome"]) == (
         "owner",
@@ -122,7 +125,8 @@ def test_operator_repairs_only_what_is_named(wreck: Wreck, ti: TaskInstance) -> 
         run(ti, wreck.uri, repair=["watermark"])
     assert (wreck.watermark, wreck.owner.state) == (2, OwnerState.ACTIVE)
     assert [each["what"] for each in ti.xcoms["return_value"]["repaired"]] == ["watermark"]
-    assert codes(run(ti, wreck.uri, repair=["owner"])) == ["LS000"]
+    run(ti, wreck.uri, repair=["owner"], fail_on="never")
+    assert wreck.owner.state is OwnerState.RELEASED
 
 
 def test_a_driver_that_cannot_be_seen_is_never_released_without_asking(
@@ -177,8 +181,8 @@ class TestDecisions:
     ) -> None:
         wreck.run(3, process=ELSEWHERE)
         told: Any = {"query_ids": ORDERS, "release": {"epoch": "2", "proven_dead": "true"}}
-        report = run(ti, wreck.uri, **told)
-        assert codes(report) == ["LS000"]
+        report = run(ti, wreck.uri, **told, fail_on="critical")
+        assert codes(report) == ["LS102"]
         assert report["repaired"][0]["what"] == "release"
         wreck.run(1, released=True)
         assert wreck.ids == whole(4)
@@ -196,8 +200,9 @@ class TestDecisions:
             AirflowFailException, match=r"DriverAliveError: .*worker-9.*--proven-dead"
         ):
             run(ti, wreck.uri, query_ids=ORDERS, release=release)
-        release["proven_dead"] = True
+        release |= {"proven_dead": True, "for_good": True}
         assert codes(run(ti, wreck.uri, query_ids=ORDERS, release=release)) == ["LS000"]
+        assert ti.xcoms["return_value"]["statuses"][0]["state"] == "stopped"
 
     def test_a_decision_is_worth_nothing_once_the_query_has_gone_on(
         self, wreck: Wreck, ti: TaskInstance
@@ -220,7 +225,7 @@ class TestDecisions:
             wreck.plan(2)
         wreck.clean_up()
         gap = {"epoch": 2, "landed": landed, "after_version": wreck.folded}
-        report = run(ti, wreck.uri, query_ids=ORDERS, resolve_gap=gap)
+        report = run(ti, wreck.uri, query_ids=ORDERS, resolve_gap=gap, fail_on="critical")
         assert "LS205" not in codes(report)
         wreck.run(2, released=True)
         assert wreck.ids == whole(4)
@@ -254,8 +259,9 @@ class TestDecisions:
         with pytest.raises(AirflowFailException, match="LS302"):
             run(ti, wreck.uri, query_ids=ORDERS, checkpoint_location=str(other))
         told = {"epoch": 2, "location": str(other)}
-        report = run(ti, wreck.uri, query_ids=ORDERS, resolve_checkpoint=told)
-        assert codes(report) == ["LS000"]
+        decided: Any = {"resolve_checkpoint": told, "fail_on": "critical"}
+        report = run(ti, wreck.uri, query_ids=ORDERS, **decided)
+        assert codes(report) == ["LS102"], "it is still to be started"
         assert wreck.owner.generation == 1
 
 
@@ -266,7 +272,7 @@ def test_all_queries_or_those_that_are_named(tmp_path: Path, ti: TaskInstance) -
     assert codes(run(ti, orders.uri, query_ids=ORDERS)) == ["LS000"]
     with pytest.raises(AirflowFailException, match="refunds"):
         run(ti, orders.uri)
-    report = run(ti, orders.uri, repair=["owner"])
+    report = run(ti, orders.uri, fail_on="never")
     assert {each["queryId"] for each in report["statuses"]} == {"orders", "refunds"}
 
 
@@ -372,7 +378,8 @@ def test_commands_name_the_connection_and_no_secret_is_shown(
     with pytest.raises(AirflowFailException) as failed:
         run(ti, "orders.lance", lance_conn_id="lance_here")
     assert f"release {wreck.uri} orders --yes --conn-id lance_here" in str(failed.value)
-    report = run(ti, "orders.lance", lance_conn_id="lance_here", repair=["owner"])
+    how: Any = {"lance_conn_id": "lance_here", "fail_on": "never"}
+    report = run(ti, "orders.lance", **how, repair=["owner"])
     assert SECRET not in json.dumps(report) + shown() + json.dumps(ti.xcoms) + str(failed.value)
 
 
