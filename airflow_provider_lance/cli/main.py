@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import os
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace
@@ -31,7 +32,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
     :param words: instead of the process's own, which ends at once where a store still hangs.
     """
-    status = run(build_parser().parse_args(words))
+    parser = build_parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    status = run(parser.parse_args(words))
     if words is None:
         leave(status)
     return status

@@ -199,6 +199,7 @@ def numbers(status: Status) -> list[tuple[str, str]]:
         ("epoch age", None if age is None else formatting.lasted(age)),
         ("source", status.source_position),
         ("behind", behind),
+        ("trend", _trend(status)),
         ("outlook", status.outlook),
         ("rows/s", None if None in rates else f"{rates[0]:,.0f} in, {rates[1]:,.0f} processed"),
         ("dataset", f"{_count(status.rows)} rows in {_count(status.fragments)} fragments"),
@@ -210,6 +211,17 @@ def numbers(status: Status) -> list[tuple[str, str]]:
         ("Spark UI", status.ui_address),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _trend(status: Status) -> str:
+    """Return the newest epochs as bars, oldest first."""
+    rates, behind = status.recent_rows_per_second, status.recent_behind
+    parts = []
+    if len(rates) > 1:
+        parts.append(f"{formatting.sparkline(rates)} {rates[-1]:,.0f} rows/s")
+    if len(behind) > 1 and any(behind):
+        parts.append(f"{formatting.sparkline(behind)} {behind[-1]:,.0f} behind")
+    return "   ".join(parts)
 
 
 def _show_consumers(consumers: Sequence[ConsumerStatus], output: Output) -> None:

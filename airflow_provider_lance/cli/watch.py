@@ -10,7 +10,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_lance.cli.output import Exit, Output, finding_lines, harmless
+from airflow_provider_lance.cli.output import (
+    Exit,
+    Output,
+    error_json,
+    finding_lines,
+    harmless,
+)
 from airflow_provider_lance.cli.status import exit_for, look_at, numbers, style_of, tolerance
 from airflow_provider_lance.cli.target import Target, open_target
 from airflow_provider_lance.diagnostics.findings import Severity
@@ -62,7 +68,8 @@ class _Looks:
 
     def _look(self) -> Look:
         try:
-            target = replace(self._target, port=self._target.port.latest())
+            newest = self._target.place.ask(self._target.port.latest)
+            target = replace(self._target, port=newest)
             return look_at(target, self._query, self._tolerance)
         except TransientError as error:
             return error
@@ -87,6 +94,8 @@ def _follow(looks: _Looks, output: Output) -> int:
         if isinstance(look, TransientError):
             if before != str(look):
                 output.note(f"store unreachable: {look}")
+                if output.json:
+                    output.document({"error": error_json(look)}, lines=True)
             before = str(look)
             continue
         now = _gist(look)
@@ -130,8 +139,8 @@ def _live(looks: _Looks, output: Output) -> int:
                 head = Text(harmless(look.sentence), style_of(look))
                 lines = finding_lines(look.findings)
                 seen = [
-                    output.pairs(numbers(look)),
                     *(Text(harmless(line), style) for line, style in lines),
+                    output.pairs(numbers(look)),
                 ]
             foot = Text(f"{utc_now()}  Ctrl-C ends", "dim")
             live.update(Group(head, *seen, foot), refresh=True)

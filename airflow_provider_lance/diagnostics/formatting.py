@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from airflow_provider_lance.protocol.model import NO_EPOCH
@@ -15,6 +16,7 @@ __all__ = [
     "seconds_ahead",
     "seconds_since",
     "size",
+    "sparkline",
     "unmet",
     "unread",
 ]
@@ -30,6 +32,16 @@ def lasted(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return values as bars, from 0 to the largest."""
+    most = max(values, default=0.0)
+    top = len(_BARS) - 1
+    return "".join(_BARS[round(top * max(0.0, each) / most) if most > 0 else 0] for each in values)
 
 
 def size(count: int) -> str:

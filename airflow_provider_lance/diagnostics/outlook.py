@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_lance.diagnostics.formatting import lasted
 
-__all__ = ["Outlook", "Sample", "outlook", "samples", "waiting_seconds"]
+__all__ = ["Outlook", "Sample", "outlook", "recent_rates", "samples", "waiting_seconds"]
 
 _WINDOW = 600.0
 """Seconds before the newest sample that count."""
@@ -48,6 +48,20 @@ class Outlook:
             by = self.falls_behind_by
             return f"falls behind by {by:,.0f} {self.unit}/s" if by >= 1 else "falls behind slowly"
         return ""
+
+
+def recent_rates(heartbeat: Mapping[str, Any] | None) -> tuple[float, ...]:
+    """Return the rows per second of the newest epochs, oldest first."""
+    recent = (heartbeat or {}).get("recent")
+    found = []
+    for each in recent if isinstance(recent, list) else []:
+        try:
+            rows, milliseconds = float(each["rows"]), float(each["batchMs"])
+        except (KeyError, TypeError, ValueError):
+            continue
+        if milliseconds > 0 and math.isfinite(rows / milliseconds):
+            found.append(round(rows / milliseconds * 1000, 1))
+    return tuple(found)
 
 
 def samples(heartbeat: Mapping[str, Any] | None) -> tuple[Sample, ...]:

@@ -17,6 +17,7 @@ from airflow_provider_lance.diagnostics.formatting import ago, seconds_since, un
 from airflow_provider_lance.diagnostics.outlook import (
     Outlook,
     outlook,
+    recent_rates,
     samples,
     waiting_seconds,
 )
@@ -34,6 +35,8 @@ from airflow_provider_lance.supervision.liveness import DriverObservation
 __all__ = ["Status", "count", "status", "take_status"]
 
 UNKNOWN = "unknown"
+_RECENT = 30
+"""Epochs of which a status has the trend."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +44,15 @@ class Status(JsonRecord):
     """One stream in numbers; an unknown value is ``None``.
 
     ``state`` is a :class:`~airflow_provider_lance.supervision.health.StreamState` or ``unknown``,
-    ``driver`` is ``host:pid``, times are ISO 8601. ``rows_behind``, with ``behind_files`` in files,
-    ``versions_behind`` and ``seconds_behind`` were seen at ``behind_at``: of a stream that does not
-    run they may be old. ``outlook`` says what follows from the newest epochs. ``since`` is the time
-    from which on it is not healthy. ``changes`` is what happened, newest first; read on request.
-    A Lance source also has a ``source_position``, how far it is read. ``checks`` counts what the
-    expectations found in the newest driver's run. ``sides`` are its side tables. ``healthy`` means
-    that no finding is an error or worse.
+    ``driver`` is ``host:pid``, times are ISO 8601. ``healthy`` means that no finding is an error or
+    worse, ``since`` is the time from which on it is not. ``sides`` are its side tables.
+
+    ``rows_behind``, with ``behind_files`` in files, ``versions_behind`` and ``seconds_behind`` were
+    seen at ``behind_at``: of a stream that does not run they may be old. ``outlook`` says what
+    follows from the newest epochs, whose ``recent_rows_per_second`` and ``recent_behind`` come
+    oldest first. A Lance source also has a ``source_position``, how far it is read. ``checks``
+    counts what the expectations found in the newest driver's run. ``changes`` is what happened,
+    newest first; read on request.
     """
 
     uri: str
@@ -82,6 +87,8 @@ class Status(JsonRecord):
     checks: RowChecks | None = None
     input_rows_per_second: float | None = None
     processed_rows_per_second: float | None = None
+    recent_rows_per_second: tuple[float, ...] = ()
+    recent_behind: tuple[float, ...] = ()
     sides: tuple[SideTableStatus, ...] = ()
     findings: tuple[Finding, ...] = ()
     changes: tuple[Change, ...] = ()
@@ -141,6 +148,7 @@ def status(
     responds = running and evidence.health is not None and evidence.health.state.responds
     seen, seen_at = _unread(evidence, driver)
     expected = _outlook(driver) if responds else Outlook()
+    said = driver.heartbeat_json if driver and responds else None
     return Status(
         uri=evidence.uri,
         query_id=evidence.query_id,
@@ -176,6 +184,8 @@ def status(
         checks=heartbeat.checks if heartbeat and heartbeat.checks else None,
         input_rows_per_second=_progress(driver, "inputRowsPerSecond") if responds else None,
         processed_rows_per_second=_progress(driver, "processedRowsPerSecond") if responds else None,
+        recent_rows_per_second=recent_rates(said)[-_RECENT:],
+        recent_behind=tuple(each.behind for each in samples(said))[-_RECENT:],
         sides=evidence.sides,
         findings=tuple(findings),
         changes=changes,

@@ -17,6 +17,7 @@ from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Configure
 from tests.support.cli import Stream, python, typed, write_config
 from tests.support.maintenance import make
+from tests.support.terminal import on_a_terminal
 
 CLI = ("-m", "airflow_provider_lance.cli")
 EVIL = "x[bold red]y[/]\x1b]0;owned\x07\u202e\r\nz"
@@ -208,26 +209,6 @@ def test_colours_are_for_terminals(stream: Stream) -> None:
     coloured = on_a_terminal(command, {"TERM": "xterm-256color"})
     assert b"\x1b[32m" in coloured
     assert b"\x1b[32m" not in on_a_terminal(command, {"TERM": "xterm-256color", "NO_COLOR": "1"})
-
-
-def on_a_terminal(command: list[str], environment: dict[str, str]) -> bytes:
-    master, slave = os.openpty()
-    inherited = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    with subprocess.Popen(command, stdout=slave, env=inherited | environment) as process:
-        os.close(slave)
-        said = b""
-        while True:
-            try:
-                part = os.read(master, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-            said += part
-        process.wait(60)
-    os.close(master)
-    assert process.returncode == 0
-    return said
 
 
 @pytest.mark.parametrize("form", ["table", "json"])
