@@ -26,6 +26,7 @@ from airflow_provider_lance.cli.command_spec import (
     number,
     seconds,
 )
+from airflow_provider_lance.cli.metrics_command import METRICS
 
 __all__ = ["ABOUT", "COMMANDS", "TITLE"]
 
@@ -329,5 +330,6 @@ COMMANDS: tuple[Command, ...] = (
     _QUARANTINE,
     _OPTIMIZE,
     _CLEANUP,
+    METRICS,
     _DOCTOR,
 )

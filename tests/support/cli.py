@@ -24,6 +24,7 @@ from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.supervision.driver_reports import (
     new_launch_id,
@@ -106,6 +107,8 @@ class Stream:
             )
         )
         self.next = 0
+        self.progress: dict[str, Any] = {}
+        self.checks = RowChecks()
 
     def step(self, count: int = 1, *, log: bool = True) -> None:
         """Plan, commit and log some epochs as Spark would."""
@@ -141,7 +144,12 @@ class Stream:
                 "launchedBy": "dag:stream",
                 "uiAddress": "",
             },
-            "sink": {"watermark": watermark, "committedAt": self.committer.committed_at},
+            "progress": self.progress,
+            "sink": {
+                "watermark": watermark,
+                "committedAt": self.committer.committed_at,
+                "checks": self.checks.to_json(),
+            },
         }
         write_heartbeat(open_files(report_location(str(self.checkpoint))), self.launch_id, document)
 
