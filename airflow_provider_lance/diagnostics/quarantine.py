@@ -83,6 +83,7 @@ def read_quarantine(
 ) -> QuarantineTable:
     """Read counts and the newest rows.
 
+    :param last: how many of the newest rows; 0 reads none.
     :param reason: only rows with this reason.
     :raises StorageUnavailableError: the store did not answer.
     """
@@ -91,9 +92,8 @@ def read_quarantine(
             columns=["reason", "epoch", "fed_at"], filter=_chosen(query_id, reason)
         )
         counts = tuple(_counts(table))
-        found = quarantine.dataset.to_table(
-            filter=f"{_chosen(query_id, reason)} AND epoch >= {_since(table, last)}"
-        ).to_pylist()
+        newest_epochs = f"{_chosen(query_id, reason)} AND epoch >= {_since(table, last)}"
+        found = quarantine.dataset.to_table(filter=newest_epochs).to_pylist() if last else []
     found.sort(key=lambda row: (-row["epoch"], row["id"]))
     newest = tuple(_row(each) for each in found[:last])
     return QuarantineTable(quarantine.uri, query_id, counts, newest)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import lance
 import pytest
@@ -59,13 +61,14 @@ def test_a_live_stream(site: Site, known: list[RegisteredDataset], live: Live) -
     for epoch_id in range(1, 4):
         live.commit(epoch_id)
     shown = words(site.ask("/").text)
-    assert f"flights {live.uri} idle watermark 3, committed" in shown
+    assert "1 fine health stream" in shown
+    assert re.search(rf"idle watermark 3, committed .* flights {live.uri} 3 ", shown), shown
     assert f"12 {here(live.driver).host}:{live.driver.pid}" in shown
 
     answer = detail(site)
     assert answer.status_code == 200
     shown = words(answer.text)
-    assert "idle: watermark 3, committed" in shown
+    assert "idle idle: watermark 3, committed" in shown
     assert "LS000 healthy" in shown
     assert f"rows {12} fragments 4" in shown
     assert "Read by" not in shown
@@ -118,9 +121,14 @@ def test_a_finding_with_what_to_type(
     live.driver.wait()
     shown = words(detail(site).text)
     assert "error LS102" in shown
-    assert f"Type: lance-stream release {live.uri} {QUERY} --yes" in shown
-    [badge] = [line for line in site.ask("/").text.splitlines() if 'class="badge' in line]
-    assert "badge bad" in badge
+    assert f"lance-stream release {live.uri} {QUERY} --yes" in shown
+    listed = site.ask("/").text
+    [badge] = [line for line in listed.splitlines() if 'class="badge' in line]
+    assert '<span class="badge bad">error</span>' in badge
+    # The code and the sentence before any name; and no state in red.
+    shown = words(listed)
+    assert "1 needs you" in shown
+    assert shown.index("error LS102 ") < shown.index(live.uri)
 
 
 def test_who_reads_the_dataset(site: Site, known: list[RegisteredDataset], live: Live) -> None:
@@ -152,9 +160,10 @@ def test_what_cannot_be_read_says_so_in_its_own_row(
     shown = words(answer.text)
     assert "DatasetNotFoundError: " in shown
     assert re.search("SpecError: .*'gone'", shown)
-    assert "t.lance empty " in shown
+    assert "empty no stream has written here yet" in shown
     assert "idle watermark 0, committed" in shown
     # The worst comes first.
+    assert "2 need you, 1 fine, 1 empty" in shown
     assert shown.index("cannot be read") < shown.index("idle watermark 0")
 
 
@@ -165,7 +174,7 @@ def test_without_a_dataset_it_says_how_to_register_one(site: Site) -> None:
 def test_registered_assets_are_listed(tmp_path: Path, live: Live) -> None:
     with airflow_of_its_own(tmp_path):
         register(f"lance://{live.uri}")
-        assert f"flights {live.uri} idle" in words(Site(create_app()).ask("/").text)
+        assert f"flights {live.uri} 0 " in words(Site(create_app()).ask("/").text)
 
 
 def test_stream_without_outlets_is_listed_to_users_who_may_read_its_dag(
@@ -176,7 +185,7 @@ def test_stream_without_outlets_is_listed_to_users_who_may_read_its_dag(
         let_stream("ours", rendered)
         site = Site(create_app())
         address = stream_url(live.uri, QUERY, None).removeprefix("lance")
-        assert f"flights {live.uri} idle" in words(site.ask("/").text)
+        assert f"flights {live.uri} 0 " in words(site.ask("/").text)
         [listed] = site.links(site.ask("/").text)
         assert listed == address, "the list and the task's button lead to the same page"
         assert "LS000 healthy" in words(site.ask(address).text)
@@ -199,7 +208,7 @@ def test_of_a_shared_dataset_a_viewer_sees_the_streams_of_his_dags(
     known.append(RegisteredDataset(live.uri, "", "soon", "starting"))
     leave(live.uri, 1, uri="/theirs/hourly.lance", ago=8 * 24 * 3600)
     shown = words(site.ask("/").text)
-    assert f"flights {live.uri} idle" in shown
+    assert f"flights {live.uri} 0 " in shown
     assert "theirs" not in shown
     answer = site.ask(f"/stream?uri={live.uri}&query={QUERY}&conn_id=")
     assert answer.status_code == 200
@@ -242,7 +251,7 @@ def test_a_query_id_with_markup_is_text(
     for answer in answers:
         assert answer.status_code == 200
         assert "<img" not in answer.text
-        assert "<script" not in answer.text
+        assert answer.text.count("<script") == 1, "the page's own"
         assert MARKUP in words(answer.text)
         assert "LS501" in words(answer.text)
 
@@ -280,6 +289,8 @@ def test_page_answers_401_without_signing_in(
     answer = site.ask(path, role=None)
     assert answer.status_code == 401
     assert "Not authenticated" in words(answer.text)
+    login = urlencode({"next": f"/lance{path}"})
+    assert f'href="../api/v2/auth/login?{escape(login)}"' in answer.text
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -296,9 +307,14 @@ def test_every_role_that_may_read_assets_sees_it(site: Site, role: str) -> None:
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
 @pytest.mark.parametrize("path", PATHS)
-def test_nothing_can_be_changed(site: Site, method: str, path: str) -> None:
+def test_what_is_shown_cannot_be_changed(site: Site, method: str, path: str) -> None:
     assert site.ask(path, method=method, role="ADMIN").status_code == 405
     assert site.ask(path, method=method, role=None).status_code == 405
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
+def test_only_a_form_can_acknowledge(site: Site, method: str) -> None:
+    assert site.ask("/acknowledge", method=method, role="ADMIN").status_code == 405
 
 
 @pytest.mark.parametrize("path", ["/docs", "/redoc", "/openapi.json", "/docs/oauth2-redirect"])
@@ -336,20 +352,28 @@ def test_a_browser_may_show_it_and_nothing_else(site: Site) -> None:
     for answer in (site.ask("/"), site.ask("/", role=None), site.ask("/none")):
         policy = answer.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'; style-src 'sha256-")
+        assert "script-src 'sha256-" in policy
+        assert "form-action 'self'" in policy
         assert "frame-ancestors 'self'" in policy
         assert "unsafe" not in policy
         assert answer.headers["Cache-Control"] == "no-store"
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_no_page_needs_a_script_or_another_site(
+def test_pages_load_nothing_and_have_one_script_of_their_own(
     site: Site, known: list[RegisteredDataset], live: Live
 ) -> None:
     known.append(RegisteredDataset(live.uri))
     for answer in (site.ask("/"), detail(site), site.ask("/", role=None)):
-        for word in ("<script", "<link", "<img", " style=", " onload=", "@import", "url("):
+        for word in ("<script ", "<link", "<img", " style=", " onload=", "@import", "url("):
             assert word not in answer.text
+        assert answer.text.count("<script>") == 1
         assert "http" not in answer.text.replace("http-equiv", "").replace("http://driver", "")
+
+
+def test_without_a_script_the_page_still_reloads(site: Site) -> None:
+    assert '<noscript><meta http-equiv="refresh" content="10"></noscript>' in site.ask("/").text
+    assert "refresh" not in site.ask("/none").text.split("</style>")[0]
 
 
 def test_secrets_are_not_shown(

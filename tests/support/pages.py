@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,6 +15,7 @@ from typing import Any
 
 import lance
 import pytest
+import uvicorn
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
@@ -38,6 +41,7 @@ def airflow_of_its_own(folder: Path) -> Iterator[None]:
     from airflow.models.revoked_token import RevokedToken
     from airflow.models.taskinstance import TaskInstance
     from airflow.models.team import Team, dag_bundle_team_association_table
+    from airflow.models.variable import Variable
     from airflow.models.xcom import XComModel
 
     airflow.models.import_all_models()
@@ -59,7 +63,7 @@ def airflow_of_its_own(folder: Path) -> Iterator[None]:
             patch.setenv(name, value)
         configure()
         models = (
-            *(AssetActive, AssetModel, Connection, RevokedToken, Team),
+            *(AssetActive, AssetModel, Connection, RevokedToken, Team, Variable),
             *(DagModel, DagBundleModel, DagRun, TaskInstance),
             *(RenderedTaskInstanceFields, XComModel),
         )
@@ -144,17 +148,44 @@ class Site:
         root.mount(PREFIX, page)
         self._client = TestClient(root)
 
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        """Serve the page for a browser; yield its address."""
+        config = uvicorn.Config(self._client.app, port=0, log_level="warning")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
+        while not server.started:
+            time.sleep(0.02)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        try:
+            yield f"http://127.0.0.1:{port}{PREFIX}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
     def token(self, role: str = "VIEWER") -> str:
         from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
         return self._manager.generate_jwt(SimpleAuthManagerUser(username="eve", role=role))
 
-    def ask(self, path: str, *, method: str = "GET", role: str | None = "VIEWER") -> Any:
-        """Ask for a path below the page's prefix, as a role with its cookie, or as nobody."""
+    def ask(
+        self,
+        path: str,
+        *,
+        method: str = "GET",
+        role: str | None = "VIEWER",
+        form: dict[str, str] | None = None,
+        token: str | None = None,
+    ) -> Any:
+        """Ask for a path below the page's prefix, as a role with its cookie, or as nobody.
+
+        :param token: the session, to send a form in the one that got it.
+        """
         self._client.cookies.clear()
-        if role is not None:
-            self._client.cookies.set("_token", self.token(role))
-        return self._client.request(method, f"{PREFIX}{path}", follow_redirects=False)
+        if token or role is not None:
+            self._client.cookies.set("_token", token or self.token(role or ""))
+        return self._client.request(method, f"{PREFIX}{path}", follow_redirects=False, data=form)
 
     def links(self, html: str) -> list[str]:
         """Return the streams that a list links to, as paths below the page's prefix."""
@@ -213,5 +244,5 @@ class Live(Supervised):
 
 def words(html: str) -> str:
     """Return what a viewer reads: without tags, and one space between words."""
-    text = re.sub(r"<style>.*?</style>", " ", html, flags=re.DOTALL)
+    text = re.sub(r"<(style|script)>.*?</\1>", " ", html, flags=re.DOTALL)
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", text)).split())
