@@ -13,7 +13,7 @@ from airflow_provider_lance.cli.fleet import (
     show_rows,
     worst_exit,
 )
-from airflow_provider_lance.cli.output import SEVERITY_STYLES, Exit, Output
+from airflow_provider_lance.cli.output import SEVERITY_STYLES, Exit, Output, error_json
 from airflow_provider_lance.cli.places import Unreached, chosen_places
 from airflow_provider_lance.cli.status import tolerance
 from airflow_provider_lance.cli.target import Target, open_place
@@ -29,8 +29,11 @@ def run(arguments: Namespace, output: Output) -> int:
     """Check one query, or a dataset and all its queries, or many datasets."""
     chosen = chosen_places(arguments)
     if chosen.one:
-        reports = [_check(open_place(chosen.places[0]), chosen.query_id, arguments)]
+        target = open_place(chosen.places[0])
+        reports = [_check(target, chosen.query_id, arguments)]
         failed: list[Unreached] = []
+        if _is_unwritten(reports[0]):
+            return _unwritten(reports[0], target.unwritten(), arguments, output)
     else:
         targets, closed = open_all(chosen.places)
         reports, unread = each_of(
@@ -68,7 +71,7 @@ def _check(target: Target, named: str | None, arguments: Namespace) -> CheckRepo
     if named and place.checkpoint:
         queries: Sequence[str] = (named,)  # the dataset may have lost all trace of it
     else:
-        queries = target.queries(named) if named or place.checkpoint else ()
+        queries = target.queries(named, required=False)
     return place.ask(
         lambda: check(
             target.port,
@@ -79,6 +82,23 @@ def _check(target: Target, named: str | None, arguments: Namespace) -> CheckRepo
         ),
         target.places,
     )
+
+
+def _is_unwritten(report: CheckReport) -> bool:
+    """Return whether no query writes the dataset, and none reads it."""
+    named = any(each.query_id for each in report.findings)
+    return not (report.statuses or report.consumers or named)
+
+
+def _unwritten(report: CheckReport, error: Exception, arguments: Namespace, output: Output) -> Exit:
+    """Show what is wrong with a dataset without a query, and say that it has none."""
+    if output.json:
+        output.document(report.to_json() | {"error": error_json(error)})
+    elif report.findings:
+        _show(report, output)
+    output.note(f"error: {error}")
+    bad = report.at_or_above(Severity[arguments.fail_on.upper()])
+    return Exit.UNHEALTHY if bad else Exit.of(error)
 
 
 def _exit(report: CheckReport, least: Severity) -> Exit:

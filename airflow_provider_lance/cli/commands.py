@@ -193,6 +193,12 @@ _RESOLVE = Command(
             ),
         ),
         Command(
+            "config",
+            "put the config keys of a query back that another tool or a person removed",
+            "airflow_provider_lance.cli.repair:resolve_config",
+            (*STREAM, DEAD, BY, YES),
+        ),
+        Command(
             "auto-cleanup",
             "switch off Lance's own auto-cleanup, which may remove what proves an epoch",
             "airflow_provider_lance.cli.repair:resolve_auto_cleanup",

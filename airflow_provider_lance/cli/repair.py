@@ -12,6 +12,7 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.repair import actions as repairing
 from airflow_provider_lance.repair import consumers as repair_consumers
 from airflow_provider_lance.repair.auto_cleanup import remove_auto_cleanup
+from airflow_provider_lance.repair.config_back import put_config_back
 from airflow_provider_lance.repair.result import RepairResult
 from airflow_provider_lance.repair.set_aside import set_files_aside
 
@@ -20,6 +21,7 @@ __all__ = [
     "release",
     "resolve_auto_cleanup",
     "resolve_checkpoint",
+    "resolve_config",
     "resolve_files",
     "resolve_gap",
 ]
@@ -58,6 +60,11 @@ def resolve_checkpoint(arguments: Namespace, output: Output) -> int:
 def resolve_files(arguments: Namespace, output: Output) -> int:
     """Set corrupt files of the checkpoint aside."""
     return _do(set_files_aside, ["resolve", "files"], arguments, output)
+
+
+def resolve_config(arguments: Namespace, output: Output) -> int:
+    """Put removed config keys back."""
+    return _do(put_config_back, ["resolve", "config"], arguments, output)
 
 
 def resolve_auto_cleanup(arguments: Namespace, output: Output) -> int:

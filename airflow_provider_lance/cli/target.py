@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_lance.cli.waiting import answer_within
+from airflow_provider_lance.diagnostics.traces import find_traces
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.protocol.codec import query_ids
 from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.decoding import json_value, shown
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_FIRST = (
+    "A stream leaves its first trace with its first epoch; name its checkpoint with --checkpoint "
+    "to see its driver before that"
+)
 _SECRET = re.compile(
     r"key|secret|token|passw|credential|sas|signature|authorization|account$", re.IGNORECASE
 )
@@ -97,20 +101,27 @@ class Target:
         :raises SpecError: it knows none, or not this one; or a checkpoint was given for all of
             them.
         """
-        known = query_ids(self.port.config)
+        place = self.place
+        known = place.ask(
+            lambda: find_traces(self.port, place.checkpoint, place.storage_options), self.places
+        )
         if named is not None and named not in known:
             have = f"has {', '.join(map(repr, known))}" if known else "has none"
             raise SpecError(
-                f"no streaming query {named!r} has left a trace in {self.uri}: it {have}"
+                f"no streaming query {named!r} has left a trace in {self.uri}: it {have}. {_FIRST}"
             )
         if not known and required:
-            raise SpecError(f"no streaming query has left a trace in {self.uri}")
+            raise self.unwritten()
         if named is None and len(known) > 1 and self.place.checkpoint:
             raise SpecError(
                 f"--checkpoint is one query's, and {self.uri} has {len(known)}; name one of "
                 f"{', '.join(map(repr, known))} after the URI"
             )
         return known if named is None else [named]
+
+    def unwritten(self) -> SpecError:
+        """Return the error for a dataset without a trace of a query."""
+        return SpecError(f"no streaming query has left a trace in {self.uri}. {_FIRST}")
 
     def query(self, named: str | None) -> str:
         """Return the named query, or the only one.

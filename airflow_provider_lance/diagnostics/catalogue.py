@@ -40,6 +40,14 @@ class StreamCase(Case):
         "A newer airflow-provider-lance, or another tool, writes this query. This version cannot "
         "check it, and its driver refuses to start.",
     )
+    CONFIG_REMOVED = (
+        Code.WATERMARK_BEHIND,
+        "Version {removed} of {uri} removed the config keys of query {query}; version {kept} still "
+        "has them, and epoch {epoch} is committed.",
+        "Another tool or a person removed them. All rows are here, but without the keys no driver "
+        "knows which epochs these are, and the next one refuses to start.",
+        Severity.ERROR,
+    )
     OTHER_TOOL = (
         Code.PROTOCOL_NEWER,
         "Query {query} has watermark {watermark} and no owner record in {uri}: another tool wrote "

@@ -109,6 +109,12 @@ class CheckpointCase(Case):
         "It is on a store that pyarrow does not serve, or on another host's disk. Dataset and "
         "drivers were checked without it; run the same command where it can be read.",
     )
+    CHECKPOINT_DENIED = (
+        Code.CHECKPOINT_UNREADABLE,
+        _UNREADABLE,
+        "Dataset and drivers were checked without it. A driver of the same user cannot read it "
+        "either.",
+    )
     CHECKPOINT_WITHOUT_ID = (
         Code.CHECKPOINT_UNREADABLE,
         _UNREADABLE,

@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Unpack
 
-from airflow_provider_lance.diagnostics.collect import (
-    CollectOptions,
-    collect,
-    collect_dataset,
-    find_queries,
-)
+from airflow_provider_lance.diagnostics.collect import CollectOptions, collect
+from airflow_provider_lance.diagnostics.collect_dataset import collect_dataset
 from airflow_provider_lance.diagnostics.consumers import ConsumerStatus
 from airflow_provider_lance.diagnostics.evidence import USUAL
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
@@ -20,6 +16,7 @@ from airflow_provider_lance.diagnostics.rules import evaluate_rules, unreadable_
 from airflow_provider_lance.diagnostics.rules_consumers import consumer_rules
 from airflow_provider_lance.diagnostics.rules_dataset import dataset_rules
 from airflow_provider_lance.diagnostics.status import Status, count, status
+from airflow_provider_lance.diagnostics.traces import find_traces
 from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.port import DatasetPort
@@ -117,7 +114,8 @@ def check(
     statuses: list[Status] = []
     consumers: tuple[ConsumerStatus, ...] = ()
     rows, fragments = count(port)
-    for query_id in tuple(query_ids) or find_queries(port):
+    place = options.get("checkpoint_location"), options.get("storage_options")
+    for query_id in tuple(query_ids) or find_traces(port, *place, options.get("files")):
         try:
             evidence = collect(port, query_id, **options)
         except ProtocolVersionError as error:

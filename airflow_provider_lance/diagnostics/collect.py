@@ -1,12 +1,11 @@
-"""Collect evidence in bounded time: about one stream, and about the dataset as a whole."""
+"""Collect evidence about one stream in bounded time."""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from datetime import UTC, datetime
 from typing import TypedDict, Unpack
 
 from airflow_provider_lance.diagnostics.backlog import find_unread
@@ -16,29 +15,22 @@ from airflow_provider_lance.diagnostics.collect_drivers import (
     with_owner,
 )
 from airflow_provider_lance.diagnostics.collect_proof import Versions, contradictions
-from airflow_provider_lance.diagnostics.consumers import collect_consumers
 from airflow_provider_lance.diagnostics.evidence import (
     USUAL,
-    DatasetEvidence,
     Evidence,
     Tolerance,
 )
 from airflow_provider_lance.diagnostics.side_tables import collect_sides
-from airflow_provider_lance.exceptions import CheckpointCorruptError, SpecError
-from airflow_provider_lance.maintenance.cleanup import ORPHAN_SECONDS
-from airflow_provider_lance.maintenance.dataset_metrics import (
-    Version,
-    list_versions,
-    measure,
-    uncovered_rows,
+from airflow_provider_lance.diagnostics.traces import kept_config
+from airflow_provider_lance.exceptions import (
+    CheckpointCorruptError,
+    SpecError,
+    StorageUnavailableError,
 )
-from airflow_provider_lance.maintenance.options import KEEP_SECONDS, MaintenanceOptions
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import assess
-from airflow_provider_lance.protocol.codec import auto_cleanup, decode_query, query_ids
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort
-from airflow_provider_lance.protocol.files import Entry, Files, open_files
-from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
+from airflow_provider_lance.protocol.codec import decode_query
+from airflow_provider_lance.protocol.files import Files, open_files
 from airflow_provider_lance.protocol.model import NO_EPOCH, OwnerState, QueryState, Watermark
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.watermark import exact_watermark
@@ -46,14 +38,10 @@ from airflow_provider_lance.supervision.driver_reports import report_location
 from airflow_provider_lance.supervision.liveness import DriverObservation
 from airflow_provider_lance.supervision.process import ProcessIdentity
 
-__all__ = ["CollectOptions", "collect", "collect_dataset", "find_queries"]
+__all__ = ["CollectOptions", "collect"]
 
-_AGES = {"7d": 604_800, "2d": 172_800, "12h": 43_200, "2h": 7_200, "20m": 1_200, "10m": 600}
-"""Ages in seconds by the text to type; a cleanup keeps versions of less than 10 minutes."""
 _LISTED = 100
 """The most missing versions that are listed."""
-_MANIFEST_BYTES = 256 << 20
-"""The bytes of manifests that are read for file names; about three seconds on a local disk."""
 
 
 class CollectOptions(TypedDict, total=False):
@@ -76,11 +64,6 @@ class CollectOptions(TypedDict, total=False):
     """Opens a location, instead of pyarrow with the storage options."""
 
 
-def find_queries(port: DatasetPort) -> list[str]:
-    """Return every query that has a trace in the dataset, sorted; costs no I/O."""
-    return query_ids(port.config)
-
-
 def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions]) -> Evidence:
     """Collect evidence about one stream; the cost does not grow with the number of versions.
 
@@ -94,12 +77,19 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
     opener = options.get("files") or (lambda location: open_files(location, storage_options))
     now = datetime.now(UTC)
     state = decode_query(port.config, query_id, port.version)
-    recorded = state.owner.driver.checkpoint_location if state.owner else ""
+    kept = kept_config(port, query_id) if state.owner is None else None
+    owner = kept.state.owner if kept else state.owner
+    recorded = owner.driver.checkpoint_location if owner else ""
     location = options.get("checkpoint_location") or recorded
     # Drivers, dataset, checkpoint, in this order: each can only look newer than the one before,
     # since an epoch is planned before it is committed, and committed before it is reported.
     reports, _ = _opened(report_location(location), opener) if location else (None, "")
-    drivers = collect_drivers(reports, query_id, now) if reports else ()
+    try:
+        drivers = collect_drivers(reports, query_id, now) if reports else ()
+    except StorageUnavailableError as error:
+        if not error.denied:
+            raise
+        reports, drivers = None, ()
     watermark = exact_watermark(port, query_id)
     # A cleanup folds before it removes, so versions may look missing only because the handle is
     # old.
@@ -108,7 +98,7 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         state = decode_query(port.config, query_id, port.version)
         watermark = exact_watermark(port, query_id)
     drivers = with_owner(drivers, state, reports, now)
-    checkpoint, problem, broken = _checkpoint(location, opener, state)
+    checkpoint, problem, broken, denied = _checkpoint(location, opener, state)
     own = checkpoint is not None and checkpoint.id == _checkpoint_id(None, state)
     spark_done = checkpoint.committed if checkpoint and own else None
     if spark_done is not None:
@@ -155,6 +145,8 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         contradictions=contradictions(versions, state, drivers, _checkpoint_id(checkpoint, state)),
         undone=versions.undone(history, after=state.folded_version),
         broken_checkpoint=broken,
+        denied_checkpoint=denied,
+        kept_config=kept,
         # A cleanup may just have removed what the handle's version references.
         intact=port.is_intact() or port.latest().is_intact(),
         corruption=corruption,
@@ -198,20 +190,27 @@ def _opened(location: str, opener: Callable[[str], Files]) -> tuple[Files | None
 
 def _checkpoint(
     location: str, opener: Callable[[str], Files], state: QueryState
-) -> tuple[Checkpoint | None, str, bool]:
-    """Return the checkpoint or why it is unavailable, and whether Spark cannot read it either."""
+) -> tuple[Checkpoint | None, str, bool, bool]:
+    """Return the checkpoint or why it is unavailable.
+
+    And whether Spark cannot read it either, and whether it is refused to this user.
+    """
     if not location:
-        return None, f"query {state.query_id} has no owner that recorded one", False
+        return None, f"query {state.query_id} has no owner that recorded one", False, False
     files, problem = _opened(location, opener)
     if files is None:
-        return None, problem, False
+        return None, problem, False, False
     try:
         seen = read_checkpoint(location, files, with_ends=True)
     except CheckpointCorruptError as error:
-        return None, str(error), True
+        return None, str(error), True, False
+    except StorageUnavailableError as error:
+        if not error.denied:
+            raise
+        return None, str(error), False, True
     if seen.id is None and (host := _elsewhere(location, state)):
-        return None, f"{location} is not on this host, and may be on {host}", False
-    return seen, "", False
+        return None, f"{location} is not on this host, and may be on {host}", False, False
+    return seen, "", False, False
 
 
 def _elsewhere(location: str, state: QueryState) -> str:
@@ -235,101 +234,3 @@ def _missing(port: DatasetPort, state: QueryState, watermark: Watermark) -> tupl
         if port.properties(version) is None:
             gone.append(version)
     return tuple(gone)
-
-
-def collect_dataset(
-    port: LanceDatasetPort,
-    storage_options: Mapping[str, str] | None = None,
-    *,
-    orphans: bool = False,
-    manifest_bytes: int = _MANIFEST_BYTES,
-) -> DatasetEvidence:
-    """Measure the dataset; lists its versions.
-
-    :param orphans: count data files that no version references: lists the data files, and reads
-        manifests, newest first, up to ``manifest_bytes``.
-    :raises DatasetNotFoundError: the dataset is gone.
-    :raises StorageUnavailableError: the store did not answer.
-    """
-    # The data files first: a file that a later commit references is then not in the list.
-    written = _data_files(port, storage_options) if orphans else None
-    versions = list_versions(port, storage_options)
-    target_rows = MaintenanceOptions().target_rows(port.config)
-    numbers = measure(port, target_rows, storage_options, versions)
-    since, found = None, list[Entry]()
-    if written is not None:
-        since, before = _bound(versions, manifest_bytes)
-        found = _unnamed(port, written, since, before)
-    now = datetime.now(UTC)
-    old = now - timedelta(seconds=ORPHAN_SECONDS)
-    return DatasetEvidence(
-        numbers=numbers,
-        uncovered=uncovered_rows(port),
-        auto_cleanup=auto_cleanup(port.config),
-        younger={
-            text: sum((now - each.written).total_seconds() < age for each in versions)
-            for text, age in _AGES.items()
-        },
-        orphaned_files=len(found),
-        orphaned_bytes=sum(entry.size for entry in found),
-        orphaned_old=sum(bool(entry.modified and entry.modified <= old) for entry in found),
-        orphans_since=since,
-        consumers=collect_consumers(port, storage_options),
-    )
-
-
-def _data_files(
-    port: LanceDatasetPort, storage_options: Mapping[str, str] | None
-) -> list[Entry] | None:
-    """Return the data files that no commit in flight can reference; ``None`` if unknown.
-
-    A branch may reference files that the main line no longer does, so with branches the answer is
-    unknown.
-    """
-    try:
-        if port.dataset.branches.list():
-            return None
-        entries = open_files(f"{port.uri}/data", storage_options).entries("")
-    except (SpecError, ImportError):
-        return None
-    except LANCE_ERRORS as error:
-        raise read_error(port.uri, error) from error
-    young = datetime.now(UTC) - timedelta(seconds=KEEP_SECONDS)
-    return [
-        entry
-        for entry in entries
-        if entry.name.endswith(".lance") and entry.modified and entry.modified <= young
-    ]
-
-
-def _bound(versions: list[Version], manifest_bytes: int) -> tuple[int, datetime | None]:
-    """Return the oldest version to read, and when the version before it was written.
-
-    A version references files that were written before it. So only versions after N reference what
-    was written after version N, and reading those is enough to decide about it.
-    """
-    size = versions[-1].size if versions else 0
-    for older, newer in reversed(list(pairwise(versions))):
-        size += older.size
-        if size > manifest_bytes:
-            return newer.number, older.written
-    return 1, None
-
-
-def _unnamed(
-    port: LanceDatasetPort, written: list[Entry], since: int, before: datetime | None
-) -> list[Entry]:
-    candidates = {
-        entry.name: entry
-        for entry in written
-        if before is None or (entry.modified and entry.modified > before)
-    }
-    if not candidates:
-        return []
-    try:
-        for batch in port.latest().dataset.tracked_files(min_version=since):
-            for path in batch.column("path").unique().to_pylist():
-                candidates.pop(path.removeprefix("data/"), None)
-    except LANCE_ERRORS as error:
-        raise read_error(port.uri, error) from error
-    return list(candidates.values())

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from airflow_provider_lance.diagnostics.consumers import LAG_SECONDS, ConsumerStatus
 from airflow_provider_lance.diagnostics.side_tables import SideTableStatus
+from airflow_provider_lance.diagnostics.traces import KeptConfig
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
@@ -136,6 +137,10 @@ class Evidence:
     undone: tuple[Undone, ...] = ()
     broken_checkpoint: bool = False
     """Whether Spark could not read the checkpoint either."""
+    denied_checkpoint: bool = False
+    """Whether the store or the system refuses it to this user."""
+    kept_config: KeptConfig | None = None
+    """What an older version's config has of the query, if this one's was deleted."""
     intact: bool = True
     """Whether the oldest data file that the newest version references exists."""
     sides: tuple[SideTableStatus, ...] = ()

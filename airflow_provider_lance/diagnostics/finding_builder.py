@@ -71,7 +71,8 @@ def command(evidence: Evidence, *verb: str, options: tuple[str, ...] = ()) -> st
 
     :param verb: the words before the URI, such as ``resolve``, ``gap``.
     """
-    owner = evidence.state.owner
+    kept = evidence.kept_config
+    owner = kept.state.owner if kept else evidence.state.owner
     recorded = owner.driver.checkpoint_location if owner else ""
     location = evidence.checkpoint_location
     if location and location != recorded and "--checkpoint" not in options:

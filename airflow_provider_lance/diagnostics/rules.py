@@ -22,6 +22,7 @@ from airflow_provider_lance.diagnostics.rules_driver import driver_rules
 from airflow_provider_lance.diagnostics.rules_epochs import epoch_rules
 from airflow_provider_lance.diagnostics.rules_rows import row_rules
 from airflow_provider_lance.diagnostics.rules_sides import side_rules
+from airflow_provider_lance.diagnostics.traces import KeptConfig
 from airflow_provider_lance.supervision.health import StreamState
 
 __all__ = ["evaluate_rules", "unreadable_finding"]
@@ -35,6 +36,8 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
 
     If none is a warning or worse, the first finding says that the stream is healthy.
     """
+    if evidence.kept_config:  # without its keys, nothing else can be said of the query
+        return [_config_removed(evidence, evidence.kept_config)]
     found = [
         *_other_tool(evidence),
         *checkpoint_rules(evidence),
@@ -91,6 +94,27 @@ def _otherwise_lost(evidence: Evidence, found: list[Finding]) -> list[Finding]:
             of=evidence,
         )
     ]
+
+
+def _config_removed(evidence: Evidence, kept: KeptConfig) -> Finding:
+    owner = kept.state.owner
+    return finding(
+        StreamCase.CONFIG_REMOVED,
+        {
+            "keys": sorted(kept.keys),
+            "removedIn": kept.removed_in,
+            "keptIn": kept.version,
+            "epoch": kept.epoch,
+        },
+        [
+            Step(command=command(evidence, "resolve", "config", options=("--yes",))),
+            start_again(owner.driver.launched_by if owner else "", evidence.airflow_url),
+        ],
+        of=evidence,
+        removed=kept.removed_in,
+        kept=kept.version,
+        epoch=kept.epoch,
+    )
 
 
 def _other_tool(evidence: Evidence) -> list[Finding]:

@@ -28,6 +28,8 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
             case = CheckpointCase.CHECKPOINT_ELSEWHERE
             if evidence.broken_checkpoint:
                 case = CheckpointCase.CHECKPOINT_WITHOUT_ID
+            if evidence.denied_checkpoint:
+                case = CheckpointCase.CHECKPOINT_DENIED
             shown["reason"] = evidence.checkpoint_problem
             line = command(evidence, "check")
             yield finding(case, shown, line, of=evidence, reason=evidence.checkpoint_problem)

@@ -12,9 +12,9 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_lance.compat import AirflowFailException
 from airflow_provider_lance.diagnostics.check import CheckReport, check
-from airflow_provider_lance.diagnostics.collect import find_queries
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Severity
+from airflow_provider_lance.diagnostics.traces import find_traces
 from airflow_provider_lance.exceptions import SpecError, TerminalError
 from airflow_provider_lance.hooks.errors import no_retry_if_terminal
 from airflow_provider_lance.hooks.lance import LanceHook
@@ -202,7 +202,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
 
     def _refuse_unknown(self, port: LanceDatasetPort) -> None:
         """Refuse a misspelt query: without a trace, it would never have a finding."""
-        known = find_queries(port)
+        known = find_traces(port)
         unknown = [each for each in self._query_ids() if each not in known]
         # With its checkpoint given, there is something to compare the dataset with.
         if unknown and not self.checkpoint_location:

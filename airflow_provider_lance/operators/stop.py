@@ -12,7 +12,6 @@ from airflow.sdk import BaseOperator, Context
 
 from airflow_provider_lance.compat import AirflowException
 from airflow_provider_lance.compat import conf as airflow_conf
-from airflow_provider_lance.diagnostics.collect import find_queries
 from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     SpecError,
@@ -26,7 +25,7 @@ from airflow_provider_lance.operators.checks import check_dataset, is_mapped
 from airflow_provider_lance.operators.specification import seconds
 from airflow_provider_lance.operators.supervision import check_poll_interval
 from airflow_provider_lance.operators.task_state import task_key
-from airflow_provider_lance.protocol.codec import decode_query, require_query_id
+from airflow_provider_lance.protocol.codec import decode_query, query_ids, require_query_id
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.triggers.condition import EpochCondition
@@ -157,7 +156,7 @@ class LanceStreamStopOperator(BaseOperator):
         try:
             port = self.hook.open(self.uri)
             token = request_stop(port, self.query_id, by=by)
-            if token is not None or self.query_id in (known := find_queries(port.latest())):
+            if token is not None or self.query_id in (known := query_ids(port.latest().config)):
                 return token, None
         except DatasetNotFoundError as error:
             return None, error

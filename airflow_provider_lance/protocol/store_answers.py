@@ -114,11 +114,11 @@ _LOCAL: tuple[tuple[str, StoreAnswer], ...] = (
     ),
     (
         r"Not a directory",
-        StoreAnswer("a part of the path is a file and no folder", "check the path", denied=True),
+        StoreAnswer("a part of the path is a file and no folder", "check the path"),
     ),
     (
         r"Read-only file system",
-        StoreAnswer("the file system is read-only", "mount it for writing", denied=True),
+        StoreAnswer("the file system is read-only", "mount it for writing"),
     ),
     (r"No space left|Disk quota", StoreAnswer("the disk is full", "free some space there")),
     (

@@ -38,6 +38,7 @@ class Action(StrEnum):
     FILES = "files"
     CONSUMER = "consumer"
     AUTO_CLEANUP = "auto-cleanup"
+    CONFIG = "config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ class RepairResult(JsonRecord):
 
     With ``dry_run`` nothing was written, and ``writes`` says what would be; ``version``,
     ``watermark``, ``token`` and ``generation`` are then those that were found. The last three are
-    ``None`` where no query of the dataset is meant: a consumer was forgotten, whose id is
-    ``query_id``, or auto-cleanup was switched off. ``moves`` are files of the checkpoint that get
+    ``None`` where no driver was claimed for: a consumer was forgotten, whose id is ``query_id``, or
+    keys of the config were removed or put back. ``moves`` are files of the checkpoint that get
     another name, old name first.
     """
 

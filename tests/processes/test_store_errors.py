@@ -151,7 +151,7 @@ sys.exit(main(sys.argv[1:]))
 def test_a_folder_that_this_user_may_not_read(tmp_path: Path) -> None:
     uri = str(tmp_path / "orders.lance")
     lance.write_dataset(rows(0, 3), uri)
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
         folder.chmod(0o755)
     (tmp_path / "orders.lance" / "_versions").chmod(0o700)
     ran = python("-c", AS_NOBODY, "status", uri, "-o", "json")

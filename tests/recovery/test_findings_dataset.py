@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_lance.diagnostics.check import CheckReport, check
-from airflow_provider_lance.diagnostics.collect import collect_dataset
+from airflow_provider_lance.diagnostics.collect_dataset import collect_dataset
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.maintenance.run import refresh_indices

@@ -11,10 +11,11 @@ from typing import Any
 import lance
 import pytest
 
-from airflow_provider_lance.diagnostics.collect import collect, find_queries
+from airflow_provider_lance.diagnostics.collect import collect
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Severity
 from airflow_provider_lance.diagnostics.rules import evaluate_rules
+from airflow_provider_lance.diagnostics.traces import find_traces
 from airflow_provider_lance.exceptions import ProtocolVersionError, StorageUnavailableError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import encode_owner, fold_updates, key
@@ -230,7 +231,7 @@ def test_versions_that_were_cleaned_up_are_named(stream: Stream) -> None:
 
 
 def test_a_handle_lists_its_queries(stream: Stream) -> None:
-    assert find_queries(open_dataset(stream.uri)) == ["q"]
+    assert find_traces(open_dataset(stream.uri)) == ["q"]
 
 
 def test_collect_reads_an_in_memory_dataset(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from airflow_provider_lance.diagnostics.check import CheckReport, check
-from airflow_provider_lance.diagnostics.collect import find_queries
 from airflow_provider_lance.diagnostics.consumers import collect_consumers
 from airflow_provider_lance.diagnostics.epochs import EpochTable, read_epochs
 from airflow_provider_lance.diagnostics.findings import Finding
@@ -21,6 +20,7 @@ from airflow_provider_lance.diagnostics.quarantine import (
 from airflow_provider_lance.diagnostics.rules import unreadable_finding
 from airflow_provider_lance.diagnostics.rules_consumers import consumer_rules
 from airflow_provider_lance.diagnostics.status import Status, count, take_status
+from airflow_provider_lance.diagnostics.traces import find_traces
 from airflow_provider_lance.exceptions import LanceStreamError, ProtocolVersionError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset, hook_of
@@ -76,7 +76,7 @@ def see_dataset(known: RegisteredDataset) -> tuple[Row, ...]:
     """
     hook = hook_of(known)
     port = hook.open(known.uri)
-    rows = tuple(_row(hook, port, query_id) for query_id in find_queries(port))
+    rows = tuple(_row(hook, port, query_id) for query_id in find_traces(port))
     return rows or _only_read(hook, port)
 
 
