@@ -22,14 +22,10 @@ from airflow_provider_lance.diagnostics import formatting
 from airflow_provider_lance.diagnostics.consumers import ConsumerStatus, collect_consumers
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.fleet import counts, status_row, worst_first
-from airflow_provider_lance.diagnostics.formatting import seconds_since
 from airflow_provider_lance.diagnostics.status import UNKNOWN, Status, take_status
 from airflow_provider_lance.protocol.json_codec import plain
 
 __all__ = ["exit_for", "look_at", "numbers", "run", "style_of", "tolerance"]
-
-_OLD = 60.0
-"""Seconds after which a number gets its age."""
 
 
 def run(arguments: Namespace, output: Output) -> int:
@@ -181,14 +177,6 @@ def numbers(status: Status) -> list[tuple[str, str]]:
     """Return a status's numbers with their names, in display order."""
     rates = (status.input_rows_per_second, status.processed_rows_per_second)
     age, in_flight = status.epoch_age_seconds, status.in_flight
-    behind = formatting.unread(
-        status.rows_behind,
-        status.versions_behind,
-        status.seconds_behind,
-        files=status.behind_files,
-    )
-    if behind and status.behind_at and (old := seconds_since(status.behind_at, datetime.now(UTC))):
-        behind += f", seen {formatting.lasted(old)} ago" if old > _OLD else ""
     by = f" by {status.launched_by}" if status.launched_by else ""
     rows: list[tuple[str, str | None]] = [
         ("since", _ago(status.since)),
@@ -198,7 +186,7 @@ def numbers(status: Status) -> list[tuple[str, str]]:
         ("in flight", None if in_flight is None else f"epoch {in_flight}"),
         ("epoch age", None if age is None else formatting.lasted(age)),
         ("source", status.source_position),
-        ("behind", behind),
+        ("behind", _unread(status)),
         ("trend", _trend(status)),
         ("outlook", status.outlook),
         ("rows/s", None if None in rates else f"{rates[0]:,.0f} in, {rates[1]:,.0f} processed"),
@@ -211,6 +199,18 @@ def numbers(status: Status) -> list[tuple[str, str]]:
         ("Spark UI", status.ui_address),
     ]
     return [(name, value) for name, value in rows if value]
+
+
+def _unread(status: Status) -> str:
+    """Return what is not read, with its age if a driver said it that no longer responds."""
+    if status.last_behind:
+        return f"{status.last_behind}, seen {formatting.ago(status.behind_at, datetime.now(UTC))}"
+    return formatting.unread(
+        status.rows_behind,
+        status.versions_behind,
+        status.seconds_behind,
+        files=status.behind_files,
+    )
 
 
 def _trend(status: Status) -> str:

@@ -15,7 +15,7 @@ from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.codec import decode_query, key
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.json_codec import JsonRecord
-from airflow_provider_lance.protocol.model import OwnerState, QueryState
+from airflow_provider_lance.protocol.model import ByHand, OwnerState, QueryState
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.source.parts import commit_time
 from airflow_provider_lance.supervision.driver_reports import EndReason, launched_at
@@ -164,12 +164,10 @@ def _state(updates: Mapping[str, str | None], query_id: str, version: int) -> Qu
 def _of_owner(state: QueryState, version: int) -> Change:
     owner = state.owner
     assert owner is not None
-    what, _, by = owner.driver.run_id.rpartition(" by ")
-    launch = owner.driver.launch_id
-    if what:  # a repair, see repair.preconditions: "released by me@host 1234abcd"
-        who = by.rpartition(" ")[0] or by
-        done = "released by hand" if what == "released" else what
-        return Change(None, done, who, version)
+    launch, repair = owner.driver.launch_id, owner.driver.by_hand
+    if repair:
+        done = "released by hand" if repair.what == ByHand.RELEASED else repair.what
+        return Change(None, done, repair.who, version)
     if owner.state is OwnerState.RELEASED:
         return Change(None, "its driver released it", version=version, launch_id=launch)
     begun = f"a driver claimed it with token {owner.token}"

@@ -48,7 +48,8 @@ class Status(JsonRecord):
     worse, ``since`` is the time from which on it is not. ``sides`` are its side tables.
 
     ``rows_behind``, with ``behind_files`` in files, ``versions_behind`` and ``seconds_behind`` were
-    seen at ``behind_at``: of a stream that does not run they may be old. ``outlook`` says what
+    seen at ``behind_at``, by a driver that responds or without one. If neither can be, they are
+    ``None``, and ``last_behind`` is what a driver said then, as text. ``outlook`` says what
     follows from the newest epochs, whose ``recent_rows_per_second`` and ``recent_behind`` come
     oldest first. A Lance source also has a ``source_position``, how far it is read. ``checks``
     counts what the expectations found in the newest driver's run. ``changes`` is what happened,
@@ -69,6 +70,7 @@ class Status(JsonRecord):
     seconds_behind: float | None = None
     behind_at: str | None = None
     behind_files: bool = False
+    last_behind: str = ""
     caught_up_in_seconds: float | None = None
     falls_behind_by: float | None = None
     outlook: str = ""
@@ -147,6 +149,7 @@ def status(
     running = driver is not None and driver.summary is None
     responds = running and evidence.health is not None and evidence.health.state.responds
     seen, seen_at = _unread(evidence, driver)
+    current = seen if responds or evidence.unread else Unread(files=seen.files)
     expected = _outlook(driver) if responds else Outlook()
     said = driver.heartbeat_json if driver and responds else None
     return Status(
@@ -159,11 +162,12 @@ def status(
         version=evidence.version,
         committed_at=watermark.committed_at,
         epoch_age_seconds=_rounded(seconds_since(watermark.committed_at, now)),
-        rows_behind=seen.rows,
-        versions_behind=seen.versions,
-        seconds_behind=_rounded(seen.seconds),
+        rows_behind=current.rows,
+        versions_behind=current.versions,
+        seconds_behind=_rounded(current.seconds),
         behind_at=seen_at,
-        behind_files=seen.files,
+        behind_files=current.files,
+        last_behind="" if current == seen else _behind(seen),
         caught_up_in_seconds=expected.caught_up_in_seconds,
         falls_behind_by=expected.falls_behind_by,
         outlook=str(expected),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -190,4 +191,20 @@ def test_a_stopped_stream_says_what_it_has_not_read(
     kill(process)
     found = shown(stream)
     assert (found["rowsBehind"], found["behindFiles"]) == (float(has), True)
-    assert ("behind     1 file (" in typed("status", stream.uri).out) is has
+    assert ("behind     1 file" in typed("status", stream.uri).out) is has
+
+
+def test_what_a_dead_driver_said_last_has_its_age_and_is_no_number(
+    stream: Stream, process: subprocess.Popen[bytes]
+) -> None:
+    report = next(Path(f"{stream.checkpoint}.reports").glob("*/heartbeat.json"))
+    document = json.loads(report.read_text())
+    ends = {"endOffset": {"t": {"0": 5}}, "latestOffset": {"t": {"0": 105}}}
+    document["progress"] = {"sources": [{"description": "KafkaV2[Subscribe[t]]", **ends}]}
+    report.write_text(json.dumps(document))
+    assert shown(stream)["rowsBehind"] == 100.0
+    kill(process)
+    found = shown(stream)
+    assert (found["rowsBehind"], found["lastBehind"]) == (None, "100")
+    assert found["behindAt"] == document["time"]
+    assert re.search(r"behind     100, seen \d+ s ago", typed("status", stream.uri).out)

@@ -120,7 +120,9 @@ def test_a_driver_that_has_ended_has_no_rate_and_nothing_behind() -> None:
     running = told(seen(drivers=(reads_lance,)))
     assert (running.versions_behind, running.seconds_behind) == (1, 2.0)
     over = told(seen(state=state(**RELEASED), drivers=(replace(reads_lance, summary=summary()),)))
-    assert (over.rows_behind, over.behind_at) == (3.0, at(3)), "the last that is known, and when"
+    assert (over.rows_behind, over.versions_behind, over.seconds_behind) == (None, None, None)
+    assert (over.last_behind, over.behind_at) == ("3 (1 version, 2 s)", at(3))
+    assert (running.last_behind, running.behind_at) == ("", at(3))
     assert over.source_position == running.source_position == "version 12"
     assert over.processed_rows_per_second is None
 
