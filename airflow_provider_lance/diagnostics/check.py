@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Unpack
 
+from airflow_provider_lance.diagnostics.changes import collect_changes
 from airflow_provider_lance.diagnostics.collect import CollectOptions, collect
 from airflow_provider_lance.diagnostics.collect_dataset import collect_dataset
 from airflow_provider_lance.diagnostics.consumers import ConsumerStatus
@@ -99,16 +100,19 @@ def check(
     query_ids: Iterable[str] = (),
     *,
     orphans: bool = True,
+    detail: bool = False,
     **options: Unpack[CollectOptions],
 ) -> CheckReport:
     """Check some queries of a dataset, by default all, and the dataset itself; writes nothing.
 
     :param port: a handle at the newest version.
     :param orphans: count data files that no version references.
+    :param detail: also read what changed, and what is not read where no driver says it.
     :param options: as for :func:`~.collect.collect`; a checkpoint's location is the one query's.
     :raises DatasetNotFoundError: the dataset is gone.
     :raises StorageUnavailableError: the store did not answer.
     """
+    options.setdefault("unread", detail)
     tolerance = options.get("tolerance", USUAL)
     findings: list[Finding] = []
     statuses: list[Status] = []
@@ -123,7 +127,8 @@ def check(
             continue
         found = evaluate_rules(evidence, tolerance)
         findings += found
-        statuses.append(status(evidence, found, rows=rows, fragments=fragments))
+        changes = collect_changes(port, query_id, evidence.drivers) if detail else ()
+        statuses.append(status(evidence, found, rows=rows, fragments=fragments, changes=changes))
     if isinstance(port, LanceDatasetPort):
         seen = collect_dataset(port, options.get("storage_options"), orphans=orphans)
         arguments = options.get("connection_arguments", "")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import lance
+import pyarrow as pa
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
@@ -18,6 +20,10 @@ from airflow_provider_lance.links.lance import stream_url
 from airflow_provider_lance.plugins.page.app import create_app
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 from airflow_provider_lance.protocol.codec import key
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.port import Configure
+from airflow_provider_lance.protocol.quarantine import NAME
+from airflow_provider_lance.protocol.sides import encode_side
 from tests.support.consumers import leave, spoil
 from tests.support.maintenance import make
 from tests.support.pages import Live, Site, airflow_of_its_own, let_stream, register, words
@@ -68,7 +74,7 @@ def test_a_live_stream(site: Site, known: list[RegisteredDataset], live: Live) -
     answer = detail(site)
     assert answer.status_code == 200
     shown = words(answer.text)
-    assert "idle idle: watermark 3, committed" in shown
+    assert "idle watermark 3, committed" in shown
     assert "LS000 healthy" in shown
     assert f"rows {12} fragments 4" in shown
     assert "Read by" not in shown
@@ -129,6 +135,42 @@ def test_a_finding_with_what_to_type(
     shown = words(listed)
     assert "1 needs you" in shown
     assert shown.index("error LS102 ") < shown.index(live.uri)
+
+
+def test_side_tables_quarantine_and_what_changed(
+    site: Site, known: list[RegisteredDataset], live: Live, tmp_path: Path
+) -> None:
+    known.append(RegisteredDataset(live.uri))
+    uri = str(tmp_path / "aside.lance")
+    reasons = ["too late", MARKUP, "too late"]
+    rows = {
+        "query_id": [QUERY] * 3,
+        "reason": reasons,
+        "epoch": [1, 2, 3],
+        "fed_at": pa.array([None, None, datetime.now(UTC)], pa.timestamp("us", "UTC")),
+    }
+    lance.write_dataset(pa.table(rows), uri)
+    open_dataset(live.uri).commit(Configure(encode_side(QUERY, NAME, uri)))
+    lance.dataset(live.uri).restore()
+    answer = detail(site)
+    shown = words(answer.text)
+    lost = "lacks rows: it has no trace of the query"
+    assert f"Side tables table watermark state where {NAME} – {lost} {uri}" in shown
+    assert "reason rows not fed back epochs too late 2 1 1–3" in shown
+    assert f"{MARKUP} 1 1 2–2" in shown
+    assert "<img" not in answer.text
+    assert "was restored" in shown
+    assert "a driver claimed it with token 1" in shown
+
+
+def test_since_when_a_stream_is_not_healthy(
+    site: Site, known: list[RegisteredDataset], live: Live
+) -> None:
+    known.append(RegisteredDataset(live.uri))
+    live.driver.kill()
+    live.driver.wait()
+    for answer in (site.ask("/"), detail(site)):
+        assert re.search(r"[Ss]ince \d{4}-\d\d-\d\d [\d:]{8} UTC, \d+ s ago", words(answer.text))
 
 
 def test_who_reads_the_dataset(site: Site, known: list[RegisteredDataset], live: Live) -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_lance.diagnostics.trend import TrendPoint
 from airflow_provider_lance.plugins.page.chart_geometry import (
     Axis,
     Frame,
@@ -17,6 +18,7 @@ from airflow_provider_lance.plugins.page.chart_geometry import (
     index_axis,
     time_axis,
 )
+from airflow_provider_lance.plugins.page.charts import day_pictures
 from airflow_provider_lance.plugins.page.rendering import ago, clock, cut, duration, epoch, number
 
 FRAME = Frame()
@@ -119,3 +121,27 @@ def test_any_span_of_time_has_few_ticks(low: float, span: float) -> None:
 )
 def test_page_formats_each_value(given: str, text: str) -> None:
     assert given == text
+
+
+def test_last_day_has_lag_and_both_rates_and_a_gap_between_launches() -> None:
+    def point(minute: int, launch: str, behind: float, rate: float | None) -> TrendPoint:
+        at = f"2026-01-01T00:{minute:02}:00+00:00"
+        return TrendPoint(at, launch, behind, behind * 10, False, rate, rate and rate + 1)
+
+    trend = [point(0, "a", 5, None), point(5, "a", 9, 2.0), point(10, "b", 100, None)]
+    behind, age, rates = day_pictures(trend)
+    assert behind.summary == "rows: 5 to 100 rows"
+    assert [dot.text for dot in behind.drawn[0].dots][-1] == "rows: 100 rows, 2026-01-01 00:10:00"
+    assert behind.drawn[0].path.count("M") == 2
+    assert age.unit == "min"
+    assert age.summary == "age: 0.8 to 16.7 min"
+    assert rates.summary == "arriving: 3 to 3 rows/s; read: 2 to 2 rows/s"
+    assert day_pictures(trend[:1]) == []
+
+
+def test_last_day_of_files_counts_files_and_omits_what_is_unknown() -> None:
+    trend = [TrendPoint(f"2026-01-01T0{at}:00:00+00:00", "a", at, files=True) for at in (1, 2)]
+    behind, age, rates = day_pictures(trend)
+    assert behind.unit == "files"
+    assert age.empty
+    assert rates.empty

@@ -72,11 +72,11 @@ def test_summary_counts_every_line_once() -> None:
         Row("s", status("s", Code.SMALL_FRAGMENTS)),
         *(Row(name, status(name)) for name in "uvw"),
     )
-    looks = [
+    looks: list[tuple[RegisteredDataset, CachedResult[tuple[Row, ...]]]] = [
         (RegisteredDataset("/t", ""), CachedResult(rows)),
         (RegisteredDataset("/empty", ""), CachedResult(())),
-        (RegisteredDataset("/waits", ""), CachedResult[tuple[Row, ...]]()),
-        (RegisteredDataset("/gone", ""), CachedResult[tuple[Row, ...]](error="gone")),
+        (RegisteredDataset("/waits", ""), CachedResult()),
+        (RegisteredDataset("/gone", ""), CachedResult(error="gone")),
     ]
     said = summary(list_streams(looks))
     assert said == "3 need you, 1 warned, 3 fine, 1 empty, 1 not seen yet"

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 
 from airflow_provider_lance.links.lance import stream_address
 from airflow_provider_lance.plugins.page.cache import CachedResult, ResultCache
-from airflow_provider_lance.plugins.page.charts import pictures
+from airflow_provider_lance.plugins.page.charts import day_pictures, pictures
 from airflow_provider_lance.plugins.page.mutes import (
     HOURS,
     Mute,
@@ -44,7 +44,13 @@ from airflow_provider_lance.plugins.page.registry import (
     queries_of,
 )
 from airflow_provider_lance.plugins.page.rendering import Templates
-from airflow_provider_lance.plugins.page.views import Verdict, list_streams, summary, verdict_of
+from airflow_provider_lance.plugins.page.views import (
+    Verdict,
+    list_streams,
+    sentence_of,
+    summary,
+    verdict_of,
+)
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -137,6 +143,10 @@ class _Found:
     dags: set[str]
     registered: bool
 
+    def status(self, query_id: str) -> Status | None:
+        rows = self.rows.value or ()
+        return next((row.status for row in rows if row.query_id == query_id), None)
+
 
 def _may_edit(user: BaseUser, found: _Found) -> bool:
     """Return whether a user may acknowledge a stream: by its DAGs, if only these make it known."""
@@ -208,7 +218,9 @@ class _Page:
             if found.registered or "consumerId" not in each.evidence
         ]
         status = seen.status
-        mute = await self._mute(dataset, status)
+        # As the list sees it: what is acknowledged there must be the same.
+        listed = found.status(query)
+        mute = await self._mute(dataset, listed)
         return self._show(
             "stream.html",
             uri=dataset.uri,
@@ -216,9 +228,10 @@ class _Page:
             conn_id=dataset.conn_id,
             age=look.age,
             status=status,
+            sentence=sentence_of(status) if status else "",
             verdict=verdict_of(status, mute) if status else Verdict("none", "only read"),
             mute=mute,
-            wrong=" ".join(what_is_wrong(status)) if status else "",
+            wrong=" ".join(what_is_wrong(listed)) if listed else "",
             hours=HOURS,
             may_edit=_may_edit(user, found),
             form_key=_form_key(request),
@@ -228,6 +241,7 @@ class _Page:
             table=seen.table,
             rows=seen.table.rows[:_LISTED] if seen.table else (),
             charts=pictures(seen.table, seen.totals) if seen.table else (),
+            day=day_pictures(seen.trend),
         )
 
     async def acknowledge(
@@ -241,7 +255,7 @@ class _Page:
         found = await self._find(readable, uri, query, conn_id)
         if not _may_edit(user, found):
             raise HTTPException(HTTPStatus.FORBIDDEN, "Forbidden")
-        [status] = [row.status for row in found.rows.value or () if row.query_id == query] or [None]
+        status = found.status(query)
         hours = form.get("hours", "")
         if hours == "0":
             await run_in_threadpool(remove_mute, found.dataset.uri, query)

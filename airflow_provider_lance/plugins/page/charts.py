@@ -1,12 +1,14 @@
-"""The charts of one stream: its epochs, durations, rows and fragments."""
+"""The charts of one stream: its last day; its epochs, durations, rows and fragments."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from statistics import median
 
 from airflow_provider_lance.diagnostics.epochs import EpochRow, EpochTable, VersionMark
+from airflow_provider_lance.diagnostics.trend import TrendPoint
 from airflow_provider_lance.plugins.page.chart_geometry import (
     Axis,
     Chart,
@@ -18,7 +20,7 @@ from airflow_provider_lance.plugins.page.chart_geometry import (
 )
 from airflow_provider_lance.plugins.page.rendering import clock, duration, number
 
-__all__ = ["pictures"]
+__all__ = ["day_pictures", "pictures"]
 
 _UNITS = ((1.0, "ms", 1_000.0), (1_000.0, "s", 120_000.0), (60_000.0, "min", float("inf")))
 """Milliseconds in a unit, its name, and the longest duration that uses it."""
@@ -41,6 +43,67 @@ def pictures(table: EpochTable, totals: Mapping[int, int]) -> list[Chart]:
         _rows(epochs, axis),
         _fragments(epochs, axis, compactions, totals),
     ]
+
+
+def day_pictures(trend: Sequence[TrendPoint]) -> list[Chart]:
+    """Return the charts of the last day: how far behind, and both rates; none without points."""
+    if len(trend) < 2:
+        return []
+    what = "files" if trend[-1].files else "rows"
+    late = [each.seconds_behind for each in trend if each.seconds_behind is not None]
+    divisor, unit = (1.0, "s") if max(late, default=0.0) < 600 else (60.0, "min")
+    return [
+        _day("Not read yet", what, trend, {what: lambda each: each.behind}),
+        _day(
+            "Age of the oldest that is not read",
+            unit,
+            trend,
+            {"age": lambda each: _divided(each.seconds_behind, divisor)},
+        ),
+        _day(
+            "Arriving and read",
+            "rows/s",
+            trend,
+            {
+                "arriving": lambda each: each.arriving_per_second,
+                "read": lambda each: each.read_per_second,
+            },
+        ),
+    ]
+
+
+def _day(
+    title: str,
+    unit: str,
+    trend: Sequence[TrendPoint],
+    values: Mapping[str, Callable[[TrendPoint], float | None]],
+) -> Chart:
+    """Draw values over time; between two launches the line is interrupted."""
+    times = [_seconds(each.at) for each in trend]
+    series, said = [], []
+    for name, value in values.items():
+        points: list[tuple[float, float | None, str]] = []
+        for at, (before, each) in zip(times, pairwise([None, *trend]), strict=True):
+            assert each is not None
+            if before is not None and before.launch_id != each.launch_id:
+                points.append((at, None, ""))
+            found = value(each)
+            points.append((at, found, f"{name}: {number(found)} {unit}, {clock(each.at)}"))
+        known = [y for _, y, _ in points if y is not None]
+        if known:
+            said.append(f"{name}: {number(min(known))} to {number(max(known))} {unit}")
+        series.append(Series(name, tuple(points)))
+    return draw(
+        title,
+        x=time_axis(times[0], times[-1], "UTC"),
+        unit=unit,
+        series=series,
+        summary="; ".join(said),
+    )
+
+
+def _divided(value: float | None, divisor: float) -> float | None:
+    return None if value is None else round(value / divisor, 1)
 
 
 def _progress(epochs: Sequence[EpochRow], compactions: Sequence[VersionMark]) -> Chart:

@@ -45,13 +45,13 @@ class Mute(JsonRecord):
 def what_is_wrong(status: Status) -> tuple[str, ...]:
     """Return a stream's findings as an acknowledgement names them; empty if nothing is wrong.
 
-    An error of a later launch is another one, even under the same code.
+    An error of a later launch or a later time is another one, even under the same code.
     """
-    launch = status.launch_id or ""
+    moment = f" {status.launch_id or ''} {status.since or ''}"
     return tuple(
         sorted(
             f"{each.code.value} {each.severity.label}"
-            + (f" {launch}" if each.severity >= Severity.ERROR else "")
+            + (moment if each.severity >= Severity.ERROR else "")
             for each in status.findings
             if each.severity >= Severity.WARNING
         )

@@ -21,9 +21,11 @@ from airflow_provider_lance.diagnostics.rules import unreadable_finding
 from airflow_provider_lance.diagnostics.rules_consumers import consumer_rules
 from airflow_provider_lance.diagnostics.status import Status, count, take_status
 from airflow_provider_lance.diagnostics.traces import find_traces
+from airflow_provider_lance.diagnostics.trend import TrendPoint, query_trend
 from airflow_provider_lance.exceptions import LanceStreamError, ProtocolVersionError
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset, hook_of
+from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.quarantine import NAME
 from airflow_provider_lance.protocol.sides import decode_sides
@@ -66,6 +68,7 @@ class Stream:
     table: EpochTable | None = None
     totals: Mapping[int, int] = field(default_factory=dict)
     quarantined: tuple[ReasonCount, ...] = ()
+    trend: tuple[TrendPoint, ...] = ()
 
 
 def see_dataset(known: RegisteredDataset) -> tuple[Row, ...]:
@@ -123,6 +126,7 @@ def see_stream(known: RegisteredDataset, query_id: str) -> Stream:
         storage_options=options,
         connection_arguments=hook.connection_arguments,
         orphans=False,
+        detail=True,
     )
     status = next(iter(report.statuses), None)
     if status is None:
@@ -136,7 +140,20 @@ def see_stream(known: RegisteredDataset, query_id: str) -> Stream:
         table,
         fragment_totals(port, moments),
         _quarantined(port, query_id, options),
+        _trend(port, query_id, options),
     )
+
+
+def _trend(
+    port: LanceDatasetPort, query_id: str, storage_options: Mapping[str, str]
+) -> tuple[TrendPoint, ...]:
+    """Return a stream's last day, none if its reports cannot be read: a finding says so."""
+    owner = decode_query(port.config, query_id, port.version).owner
+    location = owner.driver.checkpoint_location if owner else ""
+    try:
+        return query_trend(location, query_id, storage_options) if location else ()
+    except LanceStreamError:
+        return ()
 
 
 def _quarantined(

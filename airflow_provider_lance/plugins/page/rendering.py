@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from airflow_provider_lance.compat import redact
 from airflow_provider_lance.diagnostics.epoch_sources import readable_offset
+from airflow_provider_lance.diagnostics.formatting import ago as ago_of
 from airflow_provider_lance.diagnostics.formatting import unmet
 
 __all__ = ["Templates", "ago", "clock", "cut", "duration", "epoch", "number"]
@@ -37,7 +38,7 @@ class Templates:
         )
         filters = (ago, clock, cut, duration, epoch, number, unmet)
         self._environment.filters.update({each.__name__: each for each in filters})
-        self._environment.filters["offset"] = readable_offset
+        self._environment.filters |= {"offset": readable_offset, "since": ago_of}
         style, script = _own("style.css"), _own("live.js")
         # This package's own texts, and the only ones that are not escaped.
         self._environment.globals |= {"style": Markup(style), "script": Markup(script)}

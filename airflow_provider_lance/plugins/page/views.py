@@ -17,7 +17,7 @@ from airflow_provider_lance.plugins.page.mutes import Mute, muted
 from airflow_provider_lance.plugins.page.queries import Row
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 
-__all__ = ["Line", "Verdict", "list_streams", "summary", "verdict_of"]
+__all__ = ["Line", "Verdict", "list_streams", "sentence_of", "summary", "verdict_of"]
 
 Tone = Literal["bad", "warning", "muted", "good", "none"]
 """The colour of a line, a class of the style sheet."""
@@ -93,6 +93,11 @@ def verdict_of(status: Status, mute: Mute | None = None) -> Verdict:
     return _verdict(status.findings, status.state, mute)
 
 
+def sentence_of(status: Status) -> str:
+    """Return a stream's sentence without its state, which is shown beside it."""
+    return status.sentence.removeprefix(f"{status.state}: ")
+
+
 def _verdict(findings: Sequence[Finding], state: str, mute: Mute | None = None) -> Verdict:
     worst = max(findings, key=lambda each: each.severity, default=None)
     if worst is None or worst.severity < Severity.WARNING:
@@ -142,10 +147,8 @@ def _line(
     status = row.status
     if status is not None:
         mute = muted(mutes, known.uri, status, now)
-        # The state has a place of its own.
-        sentence = status.sentence.removeprefix(f"{status.state}: ")
-        verdict = verdict_of(status, mute)
-        return Line(known.uri, verdict, sentence, age, row.query_id, link, status, mute)
+        verdict, said = verdict_of(status, mute), sentence_of(status)
+        return Line(known.uri, verdict, said, age, row.query_id, link, status, mute)
     if row.error:
         verdict = Verdict("bad", UNKNOWN, row.code, _NO_ANSWER)
         return Line(known.uri, verdict, row.error, age, row.query_id, link)
