@@ -8,7 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Argument", "Command", "argument", "duration", "number", "pair", "seconds"]
+__all__ = [
+    "Argument",
+    "Command",
+    "argument",
+    "duration",
+    "epoch",
+    "epochs",
+    "number",
+    "pair",
+    "seconds",
+]
 
 _DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?)(ms|s|m|h|d)?")
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, None: 1}
@@ -68,6 +78,19 @@ def number(text: str) -> int:
         return count(text)
     except ValueError as error:
         raise ArgumentTypeError(f"{shown(text)} is not {error}") from None
+
+
+def epoch(text: str) -> int:
+    """Read an epoch, or -1 for none."""
+    return -1 if text == "-1" else number(text)
+
+
+def epochs(text: str) -> tuple[int, int]:
+    """Read the first and the last of some epochs, ``3-5``."""
+    first, separator, last = text.partition("-")
+    if not separator or number(first) > number(last):
+        raise ArgumentTypeError("write FIRST-LAST, such as 3-5")
+    return number(first), number(last)
 
 
 def pair(text: str) -> tuple[str, str]:

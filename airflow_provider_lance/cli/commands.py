@@ -26,6 +26,7 @@ from airflow_provider_lance.cli.command_spec import (
     number,
     seconds,
 )
+from airflow_provider_lance.cli.commands_resolve import RESOLVE
 from airflow_provider_lance.cli.metrics_command import METRICS
 
 __all__ = ["ABOUT", "COMMANDS", "TITLE"]
@@ -138,72 +139,6 @@ _CLEAR_TASK = Command(
         OUTPUT,
         DEBUG,
         YES,
-    ),
-)
-_RESOLVE = Command(
-    "resolve",
-    "answer what only a person can decide",
-    commands=(
-        Command(
-            "gap",
-            "say whether the newest epoch in doubt was committed",
-            "airflow_provider_lance.cli.repair:resolve_gap",
-            (
-                *STREAM,
-                argument(
-                    "--epoch", metavar="N", type=number, required=True, help="the epoch in doubt"
-                ),
-                argument(
-                    "--after-version",
-                    metavar="N",
-                    type=number,
-                    help="refuse if the watermark was folded after this version; the check prints "
-                    "it",
-                ),
-                argument("--committed", action="store_true", help="its rows are in the dataset"),
-                argument("--missing", action="store_true", help="its rows are not in the dataset"),
-                DEAD,
-                BY,
-                YES,
-            ),
-        ),
-        Command(
-            "files",
-            "set aside corrupt checkpoint files that Spark can provably do without",
-            "airflow_provider_lance.cli.repair:resolve_files",
-            (*STREAM, DEAD, BY, YES),
-        ),
-        Command(
-            "checkpoint",
-            "let a query continue from another checkpoint, with a new numbering of epochs",
-            "airflow_provider_lance.cli.repair:resolve_checkpoint",
-            (
-                URI,
-                QUERY,
-                argument(
-                    "--checkpoint",
-                    metavar="LOCATION",
-                    required=True,
-                    help="the checkpoint to continue from",
-                ),
-                *COMMON,
-                DEAD,
-                BY,
-                YES,
-            ),
-        ),
-        Command(
-            "config",
-            "put the config keys of a query back that another tool or a person removed",
-            "airflow_provider_lance.cli.repair:resolve_config",
-            (*STREAM, DEAD, BY, YES),
-        ),
-        Command(
-            "auto-cleanup",
-            "switch off Lance's own auto-cleanup, which may remove what proves an epoch",
-            "airflow_provider_lance.cli.repair:resolve_auto_cleanup",
-            (URI, *COMMON, YES),
-        ),
     ),
 )
 _FORGET = Command(
@@ -331,7 +266,7 @@ COMMANDS: tuple[Command, ...] = (
     _STOP,
     _RELEASE,
     _CLEAR_TASK,
-    _RESOLVE,
+    RESOLVE,
     _FORGET,
     _QUARANTINE,
     _OPTIMIZE,

@@ -13,7 +13,9 @@ from airflow_provider_lance.repair import actions as repairing
 from airflow_provider_lance.repair import consumers as repair_consumers
 from airflow_provider_lance.repair.auto_cleanup import remove_auto_cleanup
 from airflow_provider_lance.repair.config_back import put_config_back
+from airflow_provider_lance.repair.restores import accept_loss, bring_back
 from airflow_provider_lance.repair.result import RepairResult
+from airflow_provider_lance.repair.rewind import rewind
 from airflow_provider_lance.repair.set_aside import set_files_aside
 
 __all__ = [
@@ -24,6 +26,8 @@ __all__ = [
     "resolve_config",
     "resolve_files",
     "resolve_gap",
+    "resolve_restore",
+    "resolve_rewind",
 ]
 
 _Repair = Callable[..., RepairResult]
@@ -73,6 +77,26 @@ def resolve_auto_cleanup(arguments: Namespace, output: Output) -> int:
     act = partial(remove_auto_cleanup, target.port)
     command = target.command("resolve", "auto-cleanup")
     return _carry_out(act, command, target, arguments, output)
+
+
+def resolve_restore(arguments: Namespace, output: Output) -> int:
+    """Bring epochs back that a restored version removed, or continue without them."""
+    if arguments.bring_back == (arguments.accept is not None):
+        raise SpecError(
+            "say one: --bring-back, or --accept FIRST-LAST with the epochs to do without"
+        )
+    if arguments.bring_back:
+        return _do(bring_back, ["resolve", "restore"], arguments, output)
+    repair = partial(accept_loss, epochs=arguments.accept)
+    return _do(repair, ["resolve", "restore"], arguments, output)
+
+
+def resolve_rewind(arguments: Namespace, output: Output) -> int:
+    """Take table and checkpoint back to the end of an epoch."""
+    if arguments.intact == (arguments.to_epoch is not None):
+        raise SpecError("say one: --to-epoch N, or --intact for the newest version that is whole")
+    repair = partial(rewind, to_epoch=arguments.to_epoch)
+    return _do(repair, ["resolve", "rewind"], arguments, output)
 
 
 def forget_consumer(arguments: Namespace, output: Output) -> int:
@@ -143,8 +167,12 @@ def _typed(arguments: Namespace, target: Target) -> list[str]:
     words = ["--epoch", str(said["epoch"])] if "epoch" in said else []
     if said.get("after_version") is not None:
         words += ["--after-version", str(said["after_version"])]
-    words += [f"--{name}" for name in ("committed", "missing") if said.get(name)]
-    words += ["--for-good"] if said.get("for_good") else []
+    flags = ("committed", "missing", "bring_back", "intact", "for_good")
+    words += [f"--{name.replace('_', '-')}" for name in flags if said.get(name)]
+    if (epochs := said.get("accept")) is not None:
+        words += ["--accept", f"{epochs[0]}-{epochs[1]}"]
+    if said.get("to_epoch") is not None:
+        words += [f"--to-epoch={said['to_epoch']}"]
     words += ["--checkpoint", target.place.checkpoint] if target.place.checkpoint else []
     words += ["--proven-dead"] if arguments.proven_dead else []
     return words + (["--by", arguments.by] if arguments.by else [])

@@ -5,20 +5,46 @@ from __future__ import annotations
 from airflow_provider_lance.diagnostics.catalogue import Case
 from airflow_provider_lance.diagnostics.findings import Code, Severity
 
-__all__ = ["CheckpointCase"]
+__all__ = ["CheckpointCase", "Say"]
+
+
+class Say:
+    """The texts of steps."""
+
+    BRING_BACK = "If the rows must be back at once, take them from the dataset's own versions:"
+    READ_AGAIN = (
+        "Or, if the source still has those rows, let Spark read again what came after {epoch}:"
+    )
+    NEWER_COPY = (
+        "If there is a newer copy of {uri}, at version {version} or later, put it back with every "
+        "writer stopped."
+    )
+    NO_NEWER_COPY = (
+        "Or, if there is no newer copy and the source still has the rows, let Spark read again "
+        "what came after {epoch}:"
+    )
+    FILES_BACK = (
+        "If a copy of the store has the deleted files below {uri}/data, put them back with every "
+        "writer stopped."
+    )
+    INTACT = (
+        "Or, if there is no copy and the source still has the rows, take the table back to its "
+        "newest version that is whole, and let Spark read again what came after it:"
+    )
+    RIGHT_VALUE = "Put the value back that the versions prove, with the stream stopped:"
+    ACCEPT = "Or, to continue without those {rows}:"
+
 
 _NEW_GENERATION = (
     "or start once with onCheckpointChange=newGeneration, which begins a new numbering of epochs "
     "and reads the source from the checkpoint's position"
 )
-_NEW_START = "start with a new checkpointLocation and query id, which reads the source again."
 _REFUSES = "so a driver refuses to start. "
 _RESTORED = (
-    "Version {by} of {uri} restored version {restored}: {lost} of query {query} {be} no longer in "
-    "the table."
+    "Version {by} of {uri} restored version {restored}: {lost} of query {query} ({rows}) {be} no "
+    "longer in the table."
 )
-_NOT_READ_AGAIN = "Spark has logged them as done and does not read them again. "
-_ACCEPT = "start the stream once with onRestore=accept:{accept}."
+_NOT_READ_AGAIN = "Spark has logged them as done and does not read them again."
 _UNREADABLE = "The checkpoint {location} cannot be read from here: {reason}."
 _CORRUPT = "Spark cannot start query {query} from the checkpoint at {location}: {files}."
 _CHANGED = (
@@ -46,37 +72,31 @@ class CheckpointCase(Case):
         Code.COMMIT_LOG_AHEAD,
         "Version {version} of {uri} references data files that do not exist.",
         "The dataset was dropped and recreated under a driver, or its files were deleted. Rows of "
-        "query {query} are gone, and rows of other queries may be hidden. Find the versions that "
-        "the query committed, restore the version before them with Lance's restore(), and "
-        + _NEW_START,
+        "query {query} are gone, and rows of other queries may be hidden.",
     )
     RESTORED = (
         Code.COMMIT_LOG_AHEAD,
         _RESTORED,
-        f"{_NOT_READ_AGAIN}With the stream stopped, restore version {{before}} to bring them back. "
-        f"Or, to continue without them, {_ACCEPT}",
+        _NOT_READ_AGAIN,
     )
     RESTORED_AND_CLEANED = (
         Code.COMMIT_LOG_AHEAD,
         _RESTORED,
-        f"{_NOT_READ_AGAIN}The versions that held them were cleaned up. To continue without them, "
-        + _ACCEPT,
+        f"{_NOT_READ_AGAIN}The versions that held them were cleaned up.",
     )
     ROLLED_BACK = (
         Code.COMMIT_LOG_AHEAD,
         "Launch {launch} committed epoch {epoch} of query {query} by version {said_version}, but "
         "in {uri} at version {version} the newest epoch up to there is {newest}.",
         "The dataset was rolled back, restored from a copy or recreated. Spark has logged those "
-        "epochs as done and does not read them again: rows after epoch {found} are missing. Bring "
-        f"the newer dataset back; or {_NEW_START}",
+        "epochs as done and does not read them again: rows after epoch {found} are missing.",
     )
     WATERMARK_JUMPED = (
         Code.WATERMARK_JUMPED,
         "The config says that epoch {epoch} of query {query} was committed by version "
         "{said_version}, but the newest epoch in the versions up to there is {newest}.",
         "The watermark was written by hand or by another tool. Epochs {first} to {epoch} would be "
-        "skipped and their rows lost. With the stream stopped, set the config key back to {found}, "
-        "or find out what wrote it.",
+        "skipped and their rows lost.",
     )
     CHECKPOINT_MISSING = (
         Code.CHECKPOINT_MISSING,

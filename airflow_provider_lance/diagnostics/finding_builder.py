@@ -15,7 +15,15 @@ from airflow_provider_lance.protocol.commands import clear_task_line, command_li
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.supervision.liveness import DriverObservation
 
-__all__ = ["again_or_not", "checkpoint_values", "command", "end_process", "finding", "start_again"]
+__all__ = [
+    "again_or_not",
+    "checkpoint_values",
+    "command",
+    "end_process",
+    "finding",
+    "restart",
+    "start_again",
+]
 
 _TASK = re.compile(r"(?P<dag>[^/]+)/(?P<task>[^/]+)/(?P<run>.+)/(?P<index>-?\d+)#\d+")
 """The form of a driver's ``launchedBy`` if a task launched it: `dag/task/run/map index#try`."""
@@ -128,6 +136,21 @@ def again_or_not(evidence: Evidence, launched_by: str, host: str = "") -> list[S
         replace(again, text=f"Either {again.text[0].lower()}{again.text[1:]}"),
         Step("Or, if the stream is not to run again, say so:", line, host),
     ]
+
+
+def restart(evidence: Evidence, option: str = "") -> Step:
+    """Return the last step: what brings the stream back.
+
+    :param option: options of the sink for this one start, as a DAG has them: ``{"name": "value"}``.
+    """
+    newest = evidence.drivers[0] if evidence.drivers else None
+    owner = evidence.state.owner
+    launched_by = newest.launched_by if newest else ""
+    launched_by = launched_by or (owner.driver.launched_by if owner else "")
+    again = start_again(launched_by, evidence.airflow_url)
+    if not option:
+        return again
+    return replace(again, text=f"For one start, set sink_options={option} in the DAG. {again.text}")
 
 
 def checkpoint_values(evidence: Evidence) -> dict[str, Any]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from airflow_provider_lance.diagnostics.catalogue_checkpoint import CheckpointCase
+from airflow_provider_lance.diagnostics.catalogue_checkpoint import CheckpointCase, Say
 from airflow_provider_lance.diagnostics.evidence import Contradiction, Evidence
-from airflow_provider_lance.diagnostics.finding_builder import checkpoint_values, command, finding
-from airflow_provider_lance.diagnostics.findings import Finding
+from airflow_provider_lance.diagnostics.finding_builder import (
+    checkpoint_values,
+    command,
+    finding,
+    restart,
+)
+from airflow_provider_lance.diagnostics.findings import Finding, Step
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import WAYS_OUT, Corruption
-from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.protocol.model import NO_EPOCH, EpochStamp
 from airflow_provider_lance.protocol.proof import changed_ends, lost_epochs
 from airflow_provider_lance.supervision.liveness import DriverObservation
 
@@ -89,17 +94,32 @@ def _jump(evidence: Evidence, seen: Checkpoint) -> Finding | None:
 def _lost(evidence: Evidence) -> Iterator[Finding]:
     """Yield the epochs that a driver committed and the dataset no longer has."""
     if not evidence.intact:
-        shown, line = checkpoint_values(evidence), command(evidence, "epochs")
-        yield finding(CheckpointCase.DATA_FILES_MISSING, shown, line, of=evidence)
+        typed = command(evidence, "resolve", "rewind", options=("--intact", "--yes"))
+        steps = [
+            Step(Say.FILES_BACK.format(uri=evidence.uri)),
+            Step(Say.INTACT, typed),
+            restart(evidence),
+        ]
+        shown = checkpoint_values(evidence)
+        yield finding(CheckpointCase.DATA_FILES_MISSING, shown, steps, of=evidence)
         return
-    generation = evidence.state.generation
+    generation, seen = evidence.state.generation, evidence.own_checkpoint
     for undone in evidence.undone:
-        lost = [each.epoch_id for each in undone.stamps if each.generation == generation]
+        lost = [
+            each
+            for each in undone.stamps
+            if each.generation == generation
+            # Spark plans what it does not have as done again.
+            and (seen is None or each.epoch_id <= seen.committed)
+        ]
         if lost:
-            stamps = [[each.epoch_id, each.version] for each in undone.stamps]
-            by = (undone.version, undone.restored)
             yield _restored(
-                evidence, CheckpointCase.RESTORED, by, (lost[0], lost[-1]), epochs=stamps
+                evidence,
+                CheckpointCase.RESTORED,
+                (undone.version, undone.restored),
+                (lost[0].epoch_id, lost[-1].epoch_id),
+                lost,
+                epochs=[[each.epoch_id, each.version] for each in undone.stamps],
             )
             return
     if gone := _gone_for_good(evidence):
@@ -133,7 +153,8 @@ def _gone_for_good(evidence: Evidence) -> Finding | None:
     case = (
         CheckpointCase.RESTORED_AND_CLEANED if watermark.undone_missing else CheckpointCase.RESTORED
     )
-    return _restored(evidence, case, watermark.undone_by, lost, lostEpochs=list(lost))
+    stamps = [stamp for stamp in watermark.undone if lost[0] <= stamp.epoch_id <= lost[1]]
+    return _restored(evidence, case, watermark.undone_by, lost, stamps, lostEpochs=list(lost))
 
 
 def _restored(
@@ -141,27 +162,49 @@ def _restored(
     case: CheckpointCase,
     versions: tuple[int, int],
     lost: tuple[int, int],
+    stamps: Sequence[EpochStamp],
     **shown: Any,
 ) -> Finding:
     """Return the finding about a version that restored an older one and removed epochs.
 
     :param versions: the restoring version and the restored one.
     :param lost: the first and the last epoch.
+    :param stamps: those of the lost epochs, as far as they are known.
     """
     (by, restored), (first, last) = versions, lost
+    whole = case is CheckpointCase.RESTORED
+    rows = f"{sum(stamp.rows for stamp in stamps):,} rows"
+    rows = rows if whole else f"at least {rows}" if stamps else "rows that cannot be counted"
+    accept = ("--accept", f"{first}-{last}", "--yes")
+    steps = [
+        *(_rewind(evidence, first - 1) if whole or first else []),
+        Step(Say.ACCEPT.format(rows=rows), command(evidence, "resolve", "restore", options=accept)),
+        restart(evidence),
+    ]
+    if whole:
+        back = command(evidence, "resolve", "restore", options=("--bring-back", "--yes"))
+        steps = [Step(Say.BRING_BACK, back), *steps]
     return finding(
         case,
         checkpoint_values(evidence)
         | {"restoringVersion": by, "restoredVersion": restored, **shown},
-        command(evidence, "epochs"),
+        steps,
         by=by,
         restored=restored,
-        before=by - 1,
         lost=f"epochs {first} to {last}" if last > first else f"epoch {first}",
+        rows=rows,
         be="are" if last > first else "is",
-        accept=f"{first}-{last}",
         of=evidence,
     )
+
+
+def _rewind(evidence: Evidence, epoch: int, text: str = Say.READ_AGAIN) -> list[Step]:
+    """Return the step that lets Spark read again what came after an epoch, if side tables allow."""
+    if any(side.watermark > epoch or side.lost or side.problem for side in evidence.sides):
+        return []
+    typed = command(evidence, "resolve", "rewind", options=(f"--to-epoch={epoch}", "--yes"))
+    after = f"epoch {epoch}" if epoch > NO_EPOCH else "the beginning"
+    return [Step(text.format(epoch=after), typed)]
 
 
 def _heard(driver: DriverObservation) -> int | None:
@@ -173,6 +216,13 @@ def _heard(driver: DriverObservation) -> int | None:
 
 def _contradicted(evidence: Evidence, case: CheckpointCase, said: Contradiction) -> Finding:
     """Return the finding about an epoch that was reported as committed, and is refuted."""
+    if case is CheckpointCase.WATERMARK_JUMPED:
+        typed = command(evidence, "resolve", "config", options=("--yes",))
+        steps = [Step(Say.RIGHT_VALUE, typed), restart(evidence)]
+    else:
+        copy = Say.NEWER_COPY.format(uri=evidence.uri, version=said.version)
+        again = _rewind(evidence, said.found_epoch, Say.NO_NEWER_COPY)
+        steps = [Step(copy), *again, restart(evidence)]
     newest = f"epoch {said.found_epoch}" if said.found_epoch > NO_EPOCH else "none at all"
     if said.found_epoch > NO_EPOCH and said.found_version:
         newest += f" (version {said.found_version})"
@@ -186,7 +236,7 @@ def _contradicted(evidence: Evidence, case: CheckpointCase, said: Contradiction)
             "foundEpoch": said.found_epoch,
             "foundVersion": said.found_version,
         },
-        command(evidence, "epochs"),
+        steps,
         launch=said.said_by,
         epoch=said.epoch,
         said_version=said.version,

@@ -9,7 +9,7 @@ from airflow_provider_lance.exceptions import (
     HistoryGapError,
 )
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.commands import restore_line
+from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import QueryState, Watermark
 from airflow_provider_lance.protocol.proof import changed_epoch, lost_epochs
@@ -107,7 +107,8 @@ def _restored(
     back = (
         "the versions that held them were cleaned up, so they cannot be brought back"
         if watermark.undone_missing
-        else f"to bring them back: {restore_line(uri, by - 1)}"
+        else f"to bring them back, with version {by - 1}: "
+        + command_line("resolve", "restore", uri, state.query_id, "--bring-back", "--yes")
     )
     return DatasetRestoredError(
         f"version {by} of {uri} restored version {restored}: epochs {lost[0]} to {lost[1]} of "

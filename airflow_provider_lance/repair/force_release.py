@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_provider_lance.exceptions import CommitStateUnknownError, FencedError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.commit_policy import CommitPolicy, OnHistoryGap
+from airflow_provider_lance.protocol.commit_policy import CommitPolicy, OnHistoryGap, OnRestore
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import NO_EPOCH, Driver, QueryState, Watermark
 from airflow_provider_lance.protocol.port import DatasetPort
@@ -16,6 +16,7 @@ from airflow_provider_lance.repair.result import Write, planned_writes
 __all__ = ["force_release"]
 
 _NO_ANSWER = OnHistoryGap()
+_NOTHING_ACCEPTED = OnRestore()
 
 
 def force_release(
@@ -25,6 +26,7 @@ def force_release(
     folded: Watermark | None,
     *,
     on_history_gap: OnHistoryGap = _NO_ANSWER,
+    on_restore: OnRestore = _NOTHING_ACCEPTED,
 ) -> tuple[DatasetPort, QueryState, list[Write]]:
     """Take the query from its owner, bar what it may still send, fold, release; or plan that.
 
@@ -49,6 +51,7 @@ def force_release(
     policy = CommitPolicy(
         new_generation=folded is None,
         on_history_gap=on_history_gap,
+        on_restore=on_restore,
         backoff=preconditions.backoff,
     )
 

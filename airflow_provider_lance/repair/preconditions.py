@@ -23,6 +23,7 @@ from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.checkpoint import Checkpoint, read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query, query_ids
 from airflow_provider_lance.protocol.commands import command_line
+from airflow_provider_lance.protocol.decoding import LARGEST
 from airflow_provider_lance.protocol.files import ArrowFiles, open_files
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
@@ -133,15 +134,24 @@ class Preconditions:
     def _is_alive(self, driver: DriverObservation) -> bool | None:
         """Return whether a driver may still write; ``None`` if that is unknown."""
         own = driver.is_of(self.owner.driver)
-        holds = own and self.owner.state is OwnerState.ACTIVE
+        holds = own and self.owner.state is OwnerState.ACTIVE and not self._released_before()
         if own and not holds:
             return False  # it released the query
+        if driver.summary and driver.summary.released:
+            return False  # it did, and a restored version brought its owner record back
         seen = driver.liveness(_YOUNG_SECONDS, process_first=holds)
         if seen.shown_by is Sign.HEARTBEAT:
             return None
         if seen.alive is None and not holds:
             return False  # a launch that owns nothing, and has been silent for long
         return seen.alive
+
+    def _released_before(self) -> bool:
+        """Return whether a restored version brought back the record of an owner that released."""
+        undone_by = exact_watermark(self.port, self.query_id, spark_done=LARGEST).undone_by
+        before = self.port.at(undone_by[0] - 1) if undone_by else None
+        last = before and decode_query(before.config, self.query_id, before.version).owner
+        return bool(last and last.token == self.owner.token and last.state is OwnerState.RELEASED)
 
     def _refusal(
         self, driver: DriverObservation, alive: bool | None, verb: Sequence[str]
@@ -302,8 +312,8 @@ def refuse_undone(port: DatasetPort, watermark: Watermark) -> None:
     took = f"removed epochs {epochs[0]} to {epochs[-1]}" if epochs else "may have removed epochs"
     raise DatasetRestoredError(
         f"version {version} of {port.uri} restored version {restored} and {took}: nothing is "
-        "folded over that. Start the stream: its error says whether rows are gone, and both ways "
-        "to continue"
+        "folded over that. Bring them back with lance-stream resolve restore --bring-back, or "
+        "start the stream, whose error says what is missing"
     )
 
 

@@ -39,14 +39,16 @@ class Action(StrEnum):
     CONSUMER = "consumer"
     AUTO_CLEANUP = "auto-cleanup"
     CONFIG = "config"
+    RESTORE = "restore"
+    REWIND = "rewind"
 
 
 @dataclass(frozen=True, slots=True)
 class Write(JsonRecord):
-    """One new version of the dataset; none of these changes a row.
+    """One new version of the dataset.
 
-    ``config`` is what it sets, ``None`` for what it removes; a barrier sets nothing. ``version`` is
-    exact unless another writer commits first.
+    ``config`` is what it sets, ``None`` for what it removes; a barrier sets nothing. Only a restore
+    and an append of epochs change rows. ``version`` is exact unless another writer commits first.
     """
 
     version: int

@@ -147,14 +147,14 @@ def set_files_aside(
     if rewrite:
         rewrite.apply(files, folder)
     else:
-        _move(files, moves)
+        move_all(files, moves)
     token = state.owner.token if state.owner else None
     return replace(
         repaired, changed=True, version=port.version, watermark=state.watermark, token=token
     )
 
 
-def _move(files: ArrowFiles, moves: Mapping[str, str]) -> None:
+def move_all(files: ArrowFiles, moves: Mapping[str, str]) -> None:
     """Move the files in the given order, each with the checksum that Hadoop keeps beside it."""
     for path, to in moves.items():
         if files.read(checksum_path(path)) is not None:

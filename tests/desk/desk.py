@@ -38,7 +38,7 @@ TASK = "lake/orders/scheduled__2026-03-01T00:00:00+00:00/-1#1"
 _STARTS = re.compile(r"\b(clear (the )?task|start (the stream|the query|it)\b)", re.IGNORECASE)
 _CLEARS = "airflow lance clear-task lake "
 """How the command begins that clears the desk's task; another test types it into an Airflow."""
-_ANSWERS = ("If ", "Or ", "Either ")
+_ANSWER = re.compile(r"(If|Or|Either)\b")
 """How the text of a step begins that is one of several answers of a person."""
 _OPTIONS = re.compile(r"sink_options=(\{[^}]*\})")
 _PLACEHOLDER = re.compile(r"<[a-z][\w -]*>|…|\.\.\.")
@@ -182,7 +182,7 @@ class Desk:
         done = 0
         for step in steps:
             text, command = step["text"], step["command"]
-            if text.startswith(_ANSWERS) and not any(answer in text for answer in answers):
+            if _ANSWER.match(text) and not any(answer in text for answer in answers):
                 continue
             done += 1
             hands = [act for part, act in (by_hand or {}).items() if part in text]

@@ -106,7 +106,7 @@ def test_a_restored_dataset_is_refused_and_bringing_it_back_gives_every_row_once
     assert f"version 10 of {restored.uri} restored version {BACK}" in said
     assert "epochs 3 to 5" in said
     assert "(30 rows)" in said
-    command = re.search(r"(python -c .*?); or, ", said)
+    command = re.search(r"(lance-stream resolve restore .*? --yes); or, ", said)
     assert command, said
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path}
@@ -127,8 +127,9 @@ def test_a_restored_dataset_goes_on_without_the_rows_that_are_accepted_as_gone(
         for each in check(open_dataset(restored.uri), ["q"]).findings
         if each.code is Code.COMMIT_LOG_AHEAD
     ]
-    assert "restore version 9 " in seen.cause
-    assert option[0] in seen.cause
+    typed = [step.command for step in seen.steps]
+    assert f"lance-stream resolve restore {restored.uri} q --bring-back --yes" in typed
+    assert f"lance-stream resolve restore {restored.uri} q --accept 3-5 --yes" in typed
     refused(restored, onRestore="accept:4-5")
     restored.run(onRestore=option[1])
     assert found(restored) == ids(0, 1, 2, 6, 7)

@@ -80,7 +80,8 @@ def test_a_start_on_a_restored_dataset_names_the_epochs_and_both_ways_out(scene:
     said = str(caught.value)
     assert f"version {newest + 1} of memory://dataset restored version 5" in said
     assert "epochs 3 to 5 of query 'orders' (9 rows)" in said
-    assert f"version={newest}).restore()" in said
+    assert f"with version {newest}: " in said
+    assert "lance-stream resolve restore memory://dataset orders --bring-back --yes" in said
     assert "onRestore=accept:3-5" in said
     assert scene.dataset.version == newest + 1, "nothing is committed"
 
