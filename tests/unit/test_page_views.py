@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
@@ -10,7 +12,12 @@ from airflow_provider_lance.plugins.page.cache import CachedResult
 from airflow_provider_lance.plugins.page.mutes import Mute, what_is_wrong
 from airflow_provider_lance.plugins.page.queries import Row
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset
-from airflow_provider_lance.plugins.page.views import list_streams, summary, verdict_of
+from airflow_provider_lance.plugins.page.views import (
+    list_streams,
+    summary,
+    verdict_of,
+    without_consumers,
+)
 
 AT = "2026-01-01T00:00:00+00:00"
 EVER = "9999-01-01T00:00:00+00:00"
@@ -80,3 +87,19 @@ def test_summary_counts_every_line_once() -> None:
     ]
     said = summary(list_streams(looks))
     assert said == "3 need you, 1 warned, 3 fine, 1 empty, 1 not seen yet"
+
+
+def test_consumers_are_taken_out_of_a_status_with_their_sentence() -> None:
+    lost = Finding(Code.CONSUMER_GONE, "Consumer theirs", evidence={"consumerId": "theirs"})
+    small = Finding(Code.SMALL_FRAGMENTS, "small")
+    given = status("q")
+    seen = replace(
+        given, healthy=False, sentence="running: consumer theirs", findings=(lost, small)
+    )
+    shown = without_consumers(seen)
+    assert (shown.healthy, shown.findings) == (True, (small,))
+    assert shown.sentence == "running: watermark 3"
+    assert without_consumers(given) is given
+    dead = Finding(Code.DRIVER_GONE, "The driver is gone.")
+    shown = without_consumers(replace(seen, findings=(dead, lost)))
+    assert (shown.healthy, shown.sentence) == (False, "running: The driver is gone.")

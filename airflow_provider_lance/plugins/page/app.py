@@ -50,6 +50,8 @@ from airflow_provider_lance.plugins.page.views import (
     sentence_of,
     summary,
     verdict_of,
+    without_consumers,
+    without_consumers_of,
 )
 
 if TYPE_CHECKING:
@@ -115,10 +117,14 @@ def _only(
     if queries is None:
         return look
     value, last = (
-        None if rows is None else tuple(row for row in rows if row.query_id in queries)
+        None if rows is None else tuple(_own(row) for row in rows if row.query_id in queries)
         for rows in (look.value, look.last)
     )
     return replace(look, value=value, last=last)
+
+
+def _own(row: Row) -> Row:
+    return replace(row, status=without_consumers(row.status)) if row.status else row
 
 
 def _form_key(request: Request) -> str:
@@ -211,13 +217,10 @@ class _Page:
         if look.value is None:
             return self._unreadable(dataset, query, look)
         seen = look.value
-        # A consumer names its own dataset and query, which may be those of another team's DAG.
-        findings = [
-            each
-            for each in seen.report.findings
-            if found.registered or "consumerId" not in each.evidence
-        ]
-        status = seen.status
+        findings, status = seen.report.findings, seen.status
+        if not found.registered:
+            findings = without_consumers_of(findings)
+            status = status and without_consumers(status)
         # As the list sees it: what is acknowledged there must be the same.
         listed = found.status(query)
         mute = await self._mute(dataset, listed)
@@ -282,7 +285,8 @@ class _Page:
         allowed = queries_of(uri, every, dags)
         if allowed is not None and query not in allowed:
             raise HTTPException(HTTPStatus.NOT_FOUND, _NOT_KNOWN)
-        [rows] = await self._datasets.at([dataset])
+        [look] = await self._datasets.at([dataset])
+        rows = _only(look, allowed)
         own = {
             each.dag_id
             for each in every

@@ -17,7 +17,16 @@ from airflow_provider_lance.plugins.page.mutes import Mute, muted
 from airflow_provider_lance.plugins.page.queries import Row
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 
-__all__ = ["Line", "Verdict", "list_streams", "sentence_of", "summary", "verdict_of"]
+__all__ = [
+    "Line",
+    "Verdict",
+    "list_streams",
+    "sentence_of",
+    "summary",
+    "verdict_of",
+    "without_consumers",
+    "without_consumers_of",
+]
 
 Tone = Literal["bad", "warning", "muted", "good", "none"]
 """The colour of a line, a class of the style sheet."""
@@ -96,6 +105,26 @@ def verdict_of(status: Status, mute: Mute | None = None) -> Verdict:
 def sentence_of(status: Status) -> str:
     """Return a stream's sentence without its state, which is shown beside it."""
     return status.sentence.removeprefix(f"{status.state}: ")
+
+
+def without_consumers(status: Status) -> Status:
+    """Return a status for a viewer who may see this stream and not all of its dataset.
+
+    A consumer names its own dataset and query, which may be those of another team's DAG.
+    """
+    kept = without_consumers_of(status.findings)
+    if kept == status.findings:
+        return status
+    worst = max(kept, key=lambda each: each.severity, default=None)
+    is_bad = worst is not None and worst.severity >= Severity.ERROR
+    said = worst.summary if worst and is_bad else f"watermark {status.watermark}"
+    sentence = f"{status.state}: {said}"
+    return replace(status, findings=kept, healthy=not is_bad, sentence=sentence)
+
+
+def without_consumers_of(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings that name no consumer."""
+    return tuple(each for each in findings if "consumerId" not in each.evidence)
 
 
 def _verdict(findings: Sequence[Finding], state: str, mute: Mute | None = None) -> Verdict:
