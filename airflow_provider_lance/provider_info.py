@@ -33,6 +33,7 @@ def get_provider_info() -> dict[str, Any]:
                         "how-to/assets",
                         "how-to/optimize",
                         "how-to/recovery-check",
+                        "how-to/alerts",
                     )
                 ],
                 "tags": ["software"],
@@ -53,6 +54,10 @@ def get_provider_info() -> dict[str, Any]:
                 "triggers.stream",
                 "triggers.turns",
             )
+        ],
+        "notifications": [
+            f"airflow_provider_lance.notifications.lance.Lance{kind}Notifier"
+            for kind in ("Email", "Slack", "Webhook")
         ],
         "task-decorators": [
             {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from datetime import timedelta
@@ -203,3 +204,14 @@ def test_the_files_are_printed_as_they_are(what: str) -> None:
     ran = typed("metrics", "--print", what)
     assert ran.status == 0
     assert ran.out == (folder / SHIPPED[what]).read_text()
+
+
+def test_the_commands_of_the_page_can_be_typed(orders: Stream, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/alerts.md").read_text()
+    commands = re.findall(r"^lance-stream (metrics .*)$", page, re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        words = command.partition(" >")[0].split()
+        for name in ("orders", "clicks"):
+            words = [each.replace(f"/data/lance/{name}.lance", orders.uri) for each in words]
+        assert typed(*words, *([] if "--print" in words else ["--once"])).status == 0

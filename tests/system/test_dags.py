@@ -31,6 +31,7 @@ CHECKS = {
     "lance_event_consumer",
     "lance_every_five_minutes",
     "lance_flights",
+    "lance_freshness",
     "lance_long_running",
     "lance_maintenance",
     "lance_recovery",
@@ -47,7 +48,7 @@ def run(home: Path, dag_id: str) -> tuple[int, str]:
 
 
 def test_every_dag_has_a_system_test() -> None:
-    """Those that look after tables run in test_upkeep_dags.py, change data in test_cdc_dag.py."""
+    """Those that look after tables run in test_upkeep_dags.py, the others in test_…_dag.py."""
     assert set(DAGS) == CHECKS, "each file in dags/ holds the DAG of its name and is run"
 
 

@@ -1,0 +1,1 @@
+"""Notifiers for Airflow's callbacks and deadlines."""
