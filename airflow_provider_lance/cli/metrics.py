@@ -16,6 +16,7 @@ from airflow_provider_lance.cli.output import Exit, Output
 from airflow_provider_lance.cli.target import Place, find_place
 from airflow_provider_lance.cli.waiting import answer_within
 from airflow_provider_lance.diagnostics.check import check
+from airflow_provider_lance.diagnostics.formatting import without_credentials
 from airflow_provider_lance.diagnostics.metrics import METRICS, Metric, Sample, samples
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.protocol.dataset import LOOK_CACHE_BYTES, open_dataset
@@ -69,8 +70,8 @@ class Watched:
 
     @property
     def uri(self) -> str:
-        """Return the dataset's URI."""
-        return self._place.uri
+        """Return the dataset's URI, as labels and messages show it."""
+        return without_credentials(self._place.uri)
 
     def look(self) -> None:
         """Check the dataset once.
@@ -97,7 +98,7 @@ class Watched:
             try:
                 self.look()
             except LanceStreamError as error:
-                _log.warning("%s", error)
+                _log.warning("%s", without_credentials(str(error)))
             except Exception:
                 _log.exception("The check of %s failed", self.uri)
             time.sleep(max(1.0, interval - (time.monotonic() - began)))
@@ -152,7 +153,7 @@ def _print(watched: Sequence[Watched], timeout: float, output: Output) -> Exit:
         try:
             answer_within(timeout, each.uri, each.look)
         except LanceStreamError as error:
-            Output.note(f"error: {error}")
+            Output.note(f"error: {without_credentials(str(error))}")
             return False
         return True
 

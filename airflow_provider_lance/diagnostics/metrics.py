@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from airflow_provider_lance.diagnostics.check import CheckReport
 from airflow_provider_lance.diagnostics.findings import Code, Finding
+from airflow_provider_lance.diagnostics.formatting import without_credentials
 from airflow_provider_lance.diagnostics.status import Status
 from airflow_provider_lance.protocol.model import OwnerState
 
@@ -94,7 +95,7 @@ def samples(report: CheckReport, *, all_queries: bool = False) -> Iterator[Sampl
 
     :param all_queries: also those that ended in good order, and committed nothing for 7 days.
     """
-    uri = report.uri
+    uri = without_credentials(report.uri)
     yield Sample("lance_stream_dataset_version", (uri,), report.version)
     yield Sample("lance_stream_dataset_queries", (uri,), len(report.statuses))
     for name in ("rows", "fragments"):
@@ -110,7 +111,7 @@ def samples(report: CheckReport, *, all_queries: bool = False) -> Iterator[Sampl
     for query_id in ("", *(each.query_id for each in shown)):
         yield from _severity((uri, query_id), [f for f in found if f.query_id == query_id])
     for status in shown:
-        yield from _stream(status)
+        yield from _stream((uri, status.query_id), status)
     for consumer in report.consumers:
         labels = uri, consumer.consumer_id
         if consumer.versions_behind is not None:
@@ -134,8 +135,7 @@ def _severity(labels: tuple[str, str], found: list[Finding]) -> Iterator[Sample]
         yield Sample("lance_stream_finding", (*labels, *kind), 1)
 
 
-def _stream(status: Status) -> Iterator[Sample]:
-    labels = status.uri, status.query_id
+def _stream(labels: tuple[str, str], status: Status) -> Iterator[Sample]:
     yield Sample("lance_stream_state", (*labels, status.state), 1)
     yield Sample("lance_stream_watermark_epoch", labels, status.watermark)
     for name in (

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseNotifier
 
 from airflow_provider_lance.compat import redact
 from airflow_provider_lance.diagnostics.check import CheckReport, check
+from airflow_provider_lance.diagnostics.formatting import without_credentials
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.notifications.templates import (
     Alert,
@@ -93,10 +94,10 @@ class LanceNotifier(BaseNotifier):
         text = "\n".join(filter(None, (problem, report.message() if report else unread)))
         return Alert(
             headline=str(redact(headline)),
-            text=str(redact(text)),
+            text=without_credentials(str(redact(text))),
             severity=report.worst.label if report else _UNKNOWN,
-            uri=uri,
-            report=cast("dict[str, Any]", redact(report.to_json())) if report else None,
+            uri=without_credentials(uri),
+            report=_shown(report.to_json()) if report else None,
             **names,
         )
 
@@ -229,6 +230,18 @@ class LanceWebhookNotifier(LanceNotifier):
         hook = HttpHook(method="POST", http_conn_id=self.http_conn_id)
         options = {"timeout": self.timeout}
         hook.run(self.endpoint or None, json=webhook_document(alert), extra_options=options)
+
+
+def _shown(value: Any) -> Any:
+    """Return JSON as it may leave: masked as in a log, and without credentials in a URI."""
+    match value:
+        case str():
+            return without_credentials(str(redact(value)))
+        case Mapping():
+            return {name: _shown(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_shown(each) for each in value]
+    return value
 
 
 def _names(context: Mapping[str, Any]) -> dict[str, str]:

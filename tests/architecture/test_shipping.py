@@ -10,6 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from airflow_provider_lance.cli.metrics import SHIPPED
 from airflow_provider_lance.shipping import application_path, build_zip
 
 
@@ -32,6 +33,11 @@ def test_the_wheel_says_that_it_is_typed(wheel: ZipFile) -> None:
     assert "airflow_provider_lance/py.typed" in names
     metadata = next(name for name in names if name.endswith(".dist-info/METADATA"))
     assert "Typing :: Typed" in wheel.read(metadata).decode()
+
+
+def test_the_wheel_holds_the_alert_rules_and_the_dashboard(wheel: ZipFile) -> None:
+    for name in SHIPPED.values():
+        assert f"airflow_provider_lance/alerts/{name}" in wheel.namelist()
 
 
 def test_spark_finds_the_source_in_the_wheel_without_registration(

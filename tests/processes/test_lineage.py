@@ -19,6 +19,7 @@ from openlineage.client.serde import Serde
 from airflow_provider_lance.exceptions import TransientError
 from airflow_provider_lance.operators.lineage import file_name, source_names
 from airflow_provider_lance.operators.stream import LanceStreamOperator
+from airflow_provider_lance.protocol.row_checks import Met, RowChecks
 from airflow_provider_lance.supervision.driver_reports import Summary
 from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.triggers.supervision_loop import SupervisionConfig
@@ -106,6 +107,35 @@ def test_the_end_tells_versions_and_rows(
     [out] = seen["outputs"]
     assert out["facets"]["version"]["datasetVersion"] == "9"
     assert out["outputFacets"]["outputStatistics"]["rowCount"] == 70
+
+
+def test_the_end_tells_which_expectations_were_met(
+    tmp_path: Path, dataset: str, spark_submit: SparkSubmit, ti: TaskInstance
+) -> None:
+    met = {"positive": Met(70), "known": Met(68, 2)}
+    checks = RowChecks(met, dropped=1, quarantined=1).to_json()
+    spark_submit.orders(summary={"version": 9, "rows": 68, "checks": checks})
+    task = operator(tmp_path)
+    task.execute({"ti": ti})  # type: ignore[typeddict-item]
+    seen = event(task, "complete")
+    [source] = seen["inputs"]
+    assertions = source["inputFacets"]["dataQualityAssertions"]["assertions"]
+    assert {each["assertion"]: each["success"] for each in assertions} == {
+        "positive": True,
+        "known": False,
+    }
+    facet = seen["run"]["facets"]["lanceStream"]
+    assert {name: facet[name] for name in checks} == checks
+
+
+def test_without_expectations_there_is_no_assertion(
+    tmp_path: Path, dataset: str, spark_submit: SparkSubmit, ti: TaskInstance
+) -> None:
+    spark_submit.orders(summary={"version": 9, "rows": 70})
+    task = operator(tmp_path)
+    task.execute({"ti": ti})  # type: ignore[typeddict-item]
+    [source] = event(task, "complete")["inputs"]
+    assert not source.get("inputFacets")
 
 
 def test_a_deferred_task_tells_at_its_end_what_its_drivers_did(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import sys
 import time
@@ -16,6 +17,7 @@ from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsL
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 
+from airflow_provider_lance.protocol.row_checks import Met, RowChecks
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.triggers.task_log import count_restart, gauge_progress
 from tests.support.processes import finish, python
@@ -150,6 +152,21 @@ def test_what_the_source_has_ready(server: Server, name: str, value: float) -> N
     assert received[f"lance_stream.{name},{TAGGED}"] == (value, "g")
     assert received[f"lance_stream.flights.{name}"] == (value, "g")
     assert sum("behind" in each for each in received) == 2
+
+
+def test_what_the_expectations_found(server: Server) -> None:
+    checks = RowChecks({"positive": Met(70), "known": Met(68, 2)}, dropped=1, quarantined=1)
+    gauge_progress("flights", replace(IDLE, checks=checks), 0.0, TAGS)
+    received = server.received()
+    tagged = {
+        re.findall("expectation=([a-z]+)", name)[0]: value
+        for name, value in received.items()
+        if name.startswith("lance_stream.unmet,")
+    }
+    assert tagged == {"positive": (0.0, "g"), "known": (2.0, "g")}
+    for name in ("dropped", "quarantined"):
+        assert received[f"lance_stream.{name},{TAGGED}"] == (1.0, "g")
+        assert received[f"lance_stream.flights.{name}"] == (1.0, "g")
 
 
 def test_restarts_are_counted_by_their_cause(server: Server) -> None:

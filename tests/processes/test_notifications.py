@@ -184,6 +184,12 @@ def test_a_secret_in_an_error_is_masked(add_connection: AddConnection, stream: S
     assert KEPT[0].text.startswith("RuntimeError: refused ***")
 
 
+def test_a_secret_in_a_uri_does_not_leave(tmp_path: Path) -> None:
+    Kept(uri=f"s3://KEY:SECRET@127.0.0.1:1/{tmp_path.name}.lance", timeout=1)(context())
+    assert "s3://127.0.0.1:1/" in KEPT[0].text
+    assert "SECRET" not in str(KEPT)
+
+
 def test_a_message_in_a_chat(broken: Stream, add_connection: AddConnection, shown: Shown) -> None:
     with web() as (port, got):
         add_connection(
