@@ -18,6 +18,7 @@ from airflow_provider_lance.cli.output import Exit, Output, harmless
 from airflow_provider_lance.cli.target import Place, Target, find_place, open_place
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
+    DatasetNotFoundError,
     LanceStreamError,
     SpecError,
     StorageUnavailableError,
@@ -27,7 +28,7 @@ from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query, query_ids
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
 from airflow_provider_lance.protocol.files import open_files
-from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, create_error
+from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, create_error, is_missing
 from airflow_provider_lance.protocol.port import Configure
 
 __all__ = ["run"]
@@ -96,6 +97,13 @@ def _diagnose_store(arguments: Namespace) -> Iterator[Diagnosis]:
 def _dataset(place: Place, named: str | None) -> Iterator[Diagnosis]:
     try:
         target = open_place(place)
+    except DatasetNotFoundError as error:
+        if error.__cause__ is None or not is_missing(error.__cause__):  # but the whole bucket
+            yield _failed("dataset", error)
+            return
+        advice = "a stream with createIfMissing=true makes it; otherwise create it, or correct URI"
+        yield Diagnosis("dataset", Level.NOTE, f"there is none at {place.uri} yet", advice)
+        return
     except LanceStreamError as error:
         yield _failed("dataset", error)
         return
@@ -117,6 +125,9 @@ def _checkpoint(target: Target, query: str) -> Diagnosis:
         seen = read_checkpoint(location, open_files(location, target.place.storage_options))
     except LanceStreamError as error:
         return _failed(name, error)
+    if seen.id is None and owner is None:
+        advice = "the first start creates it"
+        return Diagnosis(name, Level.NOTE, f"{location}: nothing is there yet", advice)
     if seen.id is None:
         advice = "is it on another machine, or not created yet? --checkpoint names another place"
         return Diagnosis(name, Level.WARNING, f"{location}: nothing is there", advice)
@@ -149,7 +160,8 @@ def _try_commits(name: str, place: Place) -> Diagnosis:
             try:
                 files.remove("")
             except StorageUnavailableError:
-                left = f"remove {uri} by hand"
+                if files.names(""):  # otherwise somebody else has removed it
+                    left = f"remove {uri} by hand"
     except LanceStreamError as error:
         return _failed(name, error)
     if broken:

@@ -21,7 +21,9 @@ from airflow_provider_lance.cli.target import Target, open_place
 from airflow_provider_lance.diagnostics import formatting
 from airflow_provider_lance.diagnostics.consumers import ConsumerStatus, collect_consumers
 from airflow_provider_lance.diagnostics.evidence import Tolerance
+from airflow_provider_lance.diagnostics.findings import Severity
 from airflow_provider_lance.diagnostics.fleet import counts, status_row, worst_first
+from airflow_provider_lance.diagnostics.rules_consumers import consumer_rules
 from airflow_provider_lance.diagnostics.status import UNKNOWN, Status, take_status
 from airflow_provider_lance.protocol.json_codec import plain
 
@@ -58,6 +60,7 @@ def _dataset(target: Target, named: str | None, arguments: Namespace, output: Ou
     else:
         consumers = place.ask(lambda: collect_consumers(target.port, place.storage_options))
     queries = target.queries(named, required=not consumers)
+    findings = consumer_rules(target.uri, consumers, limits, place.connection_arguments)
     failed: list[Unreached] = []
     if len(queries) == 1:
         seen = [look_at(target, queries[0], limits, detail=True)]
@@ -68,7 +71,8 @@ def _dataset(target: Target, named: str | None, arguments: Namespace, output: Ou
         output.document(seen[0].to_json())
     elif output.json:
         document = {"uri": target.uri, "version": target.port.version} | _shown(seen, failed)
-        output.document(document | {"consumers": plain(consumers)})
+        more = {"consumers": plain(consumers), "consumerFindings": [e.to_json() for e in findings]}
+        output.document(document | more)
     else:
         if not queries:
             output.say(f"no streaming query writes to {target.uri}")
@@ -78,7 +82,10 @@ def _dataset(target: Target, named: str | None, arguments: Namespace, output: Ou
             rows = [*map(status_row, seen), *map(error_row, failed)]
             show_rows(rows, output, arguments=lambda uri: place.connection_arguments)
         _show_consumers(consumers, output)
-    return worst_exit([exit_for(seen)], failed)
+        for line, style in finding_lines(findings):
+            output.say(line, style)
+    bad = any(each.severity >= Severity.ERROR for each in findings)
+    return worst_exit([exit_for(seen), *([Exit.UNHEALTHY] if bad else [])], failed)
 
 
 def _shown(seen: Sequence[Status], failed: Sequence[Unreached]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Unpack
 
+from airflow_provider_lance.diagnostics.around import dataset_findings
 from airflow_provider_lance.diagnostics.changes import collect_changes
 from airflow_provider_lance.diagnostics.collect import CollectOptions, collect
 from airflow_provider_lance.diagnostics.collect_dataset import collect_dataset
@@ -118,6 +119,7 @@ def check(
     statuses: list[Status] = []
     consumers: tuple[ConsumerStatus, ...] = ()
     rows, fragments = count(port)
+    around = dataset_findings(port, **options)
     place = options.get("checkpoint_location"), options.get("storage_options")
     for query_id in tuple(query_ids) or find_traces(port, *place, options.get("files")):
         try:
@@ -128,7 +130,9 @@ def check(
         found = evaluate_rules(evidence, tolerance)
         findings += found
         changes = collect_changes(port, query_id, evidence.drivers) if detail else ()
-        statuses.append(status(evidence, found, rows=rows, fragments=fragments, changes=changes))
+        statuses.append(
+            status(evidence, [*found, *around], rows=rows, fragments=fragments, changes=changes)
+        )
     if isinstance(port, LanceDatasetPort):
         seen = collect_dataset(port, options.get("storage_options"), orphans=orphans)
         arguments = options.get("connection_arguments", "")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Unpack
 
+from airflow_provider_lance.diagnostics.around import dataset_findings
 from airflow_provider_lance.diagnostics.changes import Change, collect_changes
 from airflow_provider_lance.diagnostics.collect import CollectOptions, collect
 from airflow_provider_lance.diagnostics.evidence import (
@@ -110,6 +111,7 @@ def take_status(
     evidence = collect(port, query_id, **options)
     changes = collect_changes(port, query_id, evidence.drivers) if detail else ()
     findings = evaluate_rules(evidence, options.get("tolerance", USUAL))
+    findings += dataset_findings(port, **options)
     rows, fragments = count(port)
     return status(evidence, findings, rows=rows, fragments=fragments, changes=changes)
 
@@ -133,9 +135,11 @@ def status(
 ) -> Status:
     """Return a stream's status; pure.
 
+    :param findings: about the stream, and about the dataset around it.
     :param rows: the dataset's rows; ``fragments`` likewise.
     :param changes: what happened, newest first.
     """
+    findings = sorted(findings, key=lambda finding: -finding.severity)
     watermark, owner, now = evidence.watermark, evidence.state.owner, evidence.seen_at
     driver = _shown(evidence)
     heartbeat = driver.heartbeat if driver else None

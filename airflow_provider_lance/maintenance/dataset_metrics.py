@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,14 @@ from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_error
 
-__all__ = ["DatasetMetrics", "Version", "list_versions", "measure", "uncovered_rows"]
+__all__ = [
+    "DatasetMetrics",
+    "Version",
+    "list_versions",
+    "measure",
+    "measure_fragments",
+    "uncovered_rows",
+]
 
 _RAGGED = 0.1
 _SUFFIX = ".manifest"
@@ -46,10 +53,10 @@ class DatasetMetrics(JsonRecord):
     ragged_fragments: int
     files: int
     bytes: int
-    uncovered_rows: int
-    versions: int
-    manifest_bytes: int
-    history_bytes: int
+    uncovered_rows: int = 0
+    versions: int = 0
+    manifest_bytes: int = 0
+    history_bytes: int = 0
 
 
 def measure(
@@ -65,6 +72,17 @@ def measure(
     """
     if versions is None:
         versions = list_versions(port, storage_options)
+    return replace(
+        measure_fragments(port, target_rows),
+        uncovered_rows=max(uncovered_rows(port).values(), default=0),
+        versions=len(versions),
+        manifest_bytes=versions[-1].size if versions else 0,
+        history_bytes=sum(version.size for version in versions),
+    )
+
+
+def measure_fragments(port: LanceDatasetPort, target_rows: int) -> DatasetMetrics:
+    """Measure what the manifest says, without I/O; the other numbers are 0."""
     fragments = [each.metadata for each in port.dataset.get_fragments()]
     live = [each.physical_rows - each.num_deletions for each in fragments]
     files = [file for each in fragments for file in each.files]
@@ -79,10 +97,6 @@ def measure(
         ),
         files=len(files),
         bytes=sum(file.file_size_bytes or 0 for file in files),
-        uncovered_rows=max(uncovered_rows(port).values(), default=0),
-        versions=len(versions),
-        manifest_bytes=versions[-1].size if versions else 0,
-        history_bytes=sum(version.size for version in versions),
     )
 
 

@@ -75,7 +75,7 @@ def test_what_another_tool_wrote_steers_no_terminal(tmp_path: Path) -> None:
     leave(uri, 3, consumer_id="evil\x1b[2J", uri="/x\x1b]0;owned\x07")
     spoil(uri, '{"\x1b[31m"', consumer_id="bad")
     ran = typed("status", uri)
-    assert ran.status == 0
+    assert ran.status == 1, "as the check"
     assert "\x1b" not in ran.out
     assert r"evil\x1b[2J" in ran.out
     ran = typed("check", uri)
@@ -92,7 +92,8 @@ def test_check_names_a_consumer_and_what_to_type(tmp_path: Path) -> None:
     assert "LS602" in ran.out
     [command] = [line for line in ran.out.splitlines() if " lance-stream forget-consumer" in line]
     assert typed(*shlex.split(command)[1:]).status == 0
-    assert typed("check", uri).status == 0
+    after = typed("check", uri)
+    assert (after.status, after.out) == (2, ""), "nobody reads or writes it any longer"
 
 
 # ------------------------------------------------------------------------------- forget-consumer

@@ -18,6 +18,7 @@ from airflow_provider_lance.cli import doctor_machine as environment
 from airflow_provider_lance.cli.doctor_machine import Diagnosis, Level, diagnose_spark
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.dataset import open_dataset as really_open
+from airflow_provider_lance.protocol.files import ArrowFiles
 from tests.support.cli import Ran, Stream, python, typed
 from tests.support.maintenance import files, make
 
@@ -257,8 +258,36 @@ def test_a_checkpoint_that_is_another_or_not_there(stream: Stream) -> None:
 
 
 def test_a_dataset_that_is_not_there(tmp_path: Path) -> None:
+    """That is so before every first run with createIfMissing."""
     ran = typed("doctor", tmp_path / "none.lance", "-o", "json")
-    assert (ran.status, told(ran)["dataset"]["level"]) == (1, "error")
+    found = told(ran)["dataset"]
+    assert (found["level"], found["seen"]) == (
+        "note",
+        f"there is none at {tmp_path}/none.lance yet",
+    )
+    assert "createIfMissing=true" in found["advice"]
+
+
+def test_a_checkpoint_that_the_first_start_creates(tmp_path: Path) -> None:
+    uri = make(tmp_path, 1)
+    words = ("doctor", uri, "orders", "--checkpoint", tmp_path / "checkpoint", "-o", "json")
+    found = told(typed(*words))["checkpoint of orders"]
+    assert (found["level"], found["advice"]) == ("note", "the first start creates it")
+
+
+def test_a_probe_that_somebody_else_removes_is_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ArrowFiles.remove
+
+    def twice(self: ArrowFiles, path: str) -> None:
+        real(self, path)
+        real(self, path)
+
+    monkeypatch.setattr(ArrowFiles, "remove", twice)
+    ran = typed("doctor", make(tmp_path, 1), "--write-probe", "-o", "json")
+    writes = told(ran)["conditional writes"]
+    assert (writes["level"], writes["advice"]) == ("ok", "")
 
 
 def test_what_is_typed_without_a_dataset() -> None:

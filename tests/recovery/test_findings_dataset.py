@@ -15,11 +15,14 @@ from airflow_provider_lance.diagnostics.check import CheckReport, check
 from airflow_provider_lance.diagnostics.collect_dataset import collect_dataset
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
+from airflow_provider_lance.diagnostics.status import take_status
 from airflow_provider_lance.maintenance.run import refresh_indices
 from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.cli import typed
+from tests.support.consumers import leave
 from tests.support.maintenance import SCHEMA, append, compacting, make, manifest, rows
 from tests.support.recovery import codes, finding
+from tests.support.wreck import Wreck
 
 STRICT = Tolerance(small_fragments=9, versions=9, uncovered_rows=9, orphaned_bytes=1)
 
@@ -179,3 +182,24 @@ def test_a_dataset_without_data_files(tmp_path: Path) -> None:
     uri = str(tmp_path / "empty.lance")
     lance.write_dataset(pa.Table.from_pylist([], SCHEMA), uri)
     assert collect_dataset(open_dataset(uri), orphans=True).orphaned_files == 0
+
+
+# ------------------------------------------------------------------------- what every list shows
+
+
+def test_findings_about_the_dataset_reach_status_and_check_alike(tmp_path: Path) -> None:
+    wreck = Wreck(tmp_path)
+    wreck.run(2, released=True)
+    lance.dataset(wreck.uri).update_config({"lance.auto_cleanup.interval": "20"})
+    status = take_status(open_dataset(wreck.uri), "orders")
+    assert Code.FOREIGN_CLEANUP in [each.code for each in status.findings]
+    assert status.sentence.endswith("; but a foreign auto-cleanup is on")
+    assert status.healthy
+    leave(wreck.uri, 2, ago=8 * 24 * 3600)
+    ran = typed("status", wreck.uri)
+    assert ran.status == typed("check", wreck.uri).status == 1
+    assert "LS602 error: Consumer hourly wrote its position" in ran.out
+    assert "hourly" not in str(take_status(open_dataset(wreck.uri), "orders"))
+    [checked] = check(open_dataset(wreck.uri)).statuses
+    assert (checked.healthy, checked.sentence) == (status.healthy, status.sentence)
+    assert [each.code for each in checked.findings] == [each.code for each in status.findings]
