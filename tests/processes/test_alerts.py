@@ -69,7 +69,8 @@ def test_the_files_name_only_metrics_that_there_are() -> None:
     """And each label in a text of an alert is one that its expression keeps, or Prometheus' own."""
     groups = yaml.safe_load(RULES)["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
-    for expression in (*EXPRESSIONS, *(rule["expr"] for rule in rules)):
+    variables = [each["definition"] for each in DASHBOARD["templating"]["list"][1:]]
+    for expression in (*EXPRESSIONS, *variables, *(rule["expr"] for rule in rules)):
         named = set(re.findall(r"lance_stream_\w+", expression))
         assert named, expression
         assert named <= NAMES
