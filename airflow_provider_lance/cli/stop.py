@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_lance.cli.output import Exit, Output, Plan, asker
 from airflow_provider_lance.cli.target import Target, open_target
-from airflow_provider_lance.exceptions import TransientError
+from airflow_provider_lance.exceptions import PreconditionError, TransientError
 from airflow_provider_lance.protocol.codec import decode_query, key
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Owner, OwnerState
@@ -30,8 +30,9 @@ def run(arguments: Namespace, output: Output) -> int:
     plan.show(output)
     token = request_stop(target.port, query, by=asker(arguments))
     if token is None:
-        return _tell(
-            output, query, None, "none", f"no driver owns query {query!r}: nothing to stop"
+        raise PreconditionError(
+            f"no driver has claimed query {query!r} in {target.uri} yet, so no request was made. A "
+            "driver claims it with its first rows: ask again then, or end its process"
         )
     if arguments.wait is None:
         return _tell(output, query, token, "asked", f"asked the driver with token {token} to stop")
@@ -97,7 +98,7 @@ def _state(target: Target, query: str, token: int) -> str:
     return "gone" if seen.liveness(process_first=True).alive is False else "waiting"
 
 
-def _tell(output: Output, query: str, token: int | None, state: str, sentence: str) -> int:
+def _tell(output: Output, query: str, token: int, state: str, sentence: str) -> int:
     document: dict[str, Any] = {"done": True, "queryId": query, "token": token, "state": state}
     if output.json:
         output.document(document | {"sentence": sentence})

@@ -7,10 +7,14 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_provider_lance.diagnostics.evidence import Tolerance
-from airflow_provider_lance.diagnostics.formatting import is_later, seconds_since
+from airflow_provider_lance.diagnostics.formatting import (
+    is_later,
+    seconds_ahead,
+    seconds_since,
+)
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.files import ArrowFiles, Files
 from airflow_provider_lance.protocol.model import (
     ByHand,
     Driver,
@@ -22,6 +26,7 @@ from airflow_provider_lance.protocol.model import (
 )
 from airflow_provider_lance.protocol.stop_requests import standing_request
 from airflow_provider_lance.supervision.driver_reports import (
+    HEARTBEAT,
     EndReason,
     Summary,
     launched_at,
@@ -59,7 +64,7 @@ def _see(reports: Files, launch_id: str, now: datetime) -> DriverObservation | N
     if document is None and summary is None:
         return None
     heartbeat = Heartbeat.parse(document) if document else None
-    silent = seconds_since(heartbeat.time if heartbeat else None, now) or 0.0
+    silent = _silent(reports, launch_id, heartbeat, now)
     token = heartbeat.token if heartbeat else None
     return DriverObservation(
         launch_id,
@@ -72,6 +77,20 @@ def _see(reports: Files, launch_id: str, now: datetime) -> DriverObservation | N
         process=process,
         token=token,
     )
+
+
+def _silent(reports: Files, launch_id: str, heartbeat: Heartbeat | None, now: datetime) -> float:
+    """Return the seconds since a heartbeat was written.
+
+    Where the driver's clock is ahead of this host's, its store's clock decides: otherwise a driver
+    that is gone would look alive until this host's clock reaches that time.
+    """
+    time = heartbeat.time if heartbeat else None
+    if seconds_ahead(time, now) and isinstance(reports, ArrowFiles):
+        written = [each.modified for each in reports.entries(launch_id) if each.name == HEARTBEAT]
+        if written and written[0]:
+            return max(0.0, (now - written[0]).total_seconds())
+    return seconds_since(time, now) or 0.0
 
 
 def _is_of(seen: DriverObservation, query_id: str) -> bool:

@@ -44,8 +44,9 @@ class LanceStreamStopOperator(BaseOperator):
 
     The request goes through the dataset, so it reaches the driver wherever it runs. A driver that
     does not stop within its grace is killed if it runs on this host; otherwise the task fails and
-    names the driver's host. A query whose driver has ended is already stopped. Returns ``state``
-    (``released``, ``gone``, ``killed`` or ``none``), ``token``, ``watermark`` and ``version``.
+    names the driver's host. A query whose driver has ended is already stopped; a driver that is
+    starting then obeys as soon as it has started. Returns ``state``
+    (``released``, ``gone`` or ``killed``), ``token``, ``watermark`` and ``version``.
 
     A dataset that does not exist, or that has no trace of the query, fails the task without
     retries: a misspelt name would otherwise leave the stream running behind a successful task. A
@@ -102,15 +103,12 @@ class LanceStreamStopOperator(BaseOperator):
         with no_retry_if_terminal():
             require_query_id(self.query_id)
             grace = seconds(self.stop_grace, "stop_grace")
-            token, missing = self._ask(task_key(context))
-            if missing and self.on_missing == OnMissing.FAIL:
-                raise missing
-            if missing:
-                self.log.info("Waiting for the query's first epoch. %s", missing)
+            token = self._ask(task_key(context))
+            if isinstance(token, TerminalError):
+                if self.on_missing == OnMissing.FAIL:
+                    raise token
+                self.log.info("Waiting for the query's first epoch. %s", token)
                 return self._wait_for_query(context)
-            if token is None:
-                self.log.info("No driver owns query %r: nothing to stop.", self.query_id)
-                return {"state": "none", "token": None}
             self.log.info("Asked to stop. query=%s token=%d", self.query_id, token)
             deadline = datetime.now(UTC) + timedelta(seconds=grace)
             stopping = Stopping(
@@ -147,22 +145,23 @@ class LanceStreamStopOperator(BaseOperator):
     def on_kill(self) -> None:
         self._killed.set()
 
-    def _ask(self, by: str) -> tuple[int | None, TerminalError | None]:
+    def _ask(self, by: str) -> int | TerminalError:
         """Ask the owner to stop.
 
-        :return: the token that was asked, ``None`` if there is no driver; and what is missing, the
-            dataset or the query, as an error.
+        :return: the token that was asked, or what is missing, the dataset or a claim, as an error.
         """
         try:
             port = self.hook.open(self.uri)
             token = request_stop(port, self.query_id, by=by)
-            if token is not None or self.query_id in (known := query_ids(port.latest().config)):
-                return token, None
+            if token is not None:
+                return token
+            known = query_ids(port.latest().config)
         except DatasetNotFoundError as error:
-            return None, error
-        return None, SpecError(
-            f"{port.uri} has no trace of query {self.query_id!r}; it knows {known}. Correct "
-            "uri or query_id; or write on_missing='wait', if its stream has read no rows yet"
+            return error
+        return SpecError(
+            f"no driver has claimed query {self.query_id!r} in {port.uri}, which knows {known}, so "
+            "no request was made. Correct uri or query_id; or write on_missing='wait', if its "
+            "stream has read no rows yet"
         )
 
     def _wait_for_query(self, context: Context) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
@@ -33,7 +34,11 @@ from airflow_provider_lance.protocol.model import (
 )
 from airflow_provider_lance.protocol.port import Barrier, Configure
 from airflow_provider_lance.protocol.sides import encode_side
-from airflow_provider_lance.protocol.stop_requests import standing_request, stop_for
+from airflow_provider_lance.protocol.stop_requests import (
+    found_request,
+    standing_request,
+    stop_for,
+)
 
 __all__ = ["Ownership"]
 
@@ -52,13 +57,14 @@ class Ownership:
         policy: CommitPolicy,
         launch_id: str,
         on_step: Callable[[Failpoint], None],
+        launched_at: datetime | None = None,
     ) -> None:
         self.ledger, self.chain, self.policy, self.on_step = ledger, ledger.chain, policy, on_step
         self.driver: Driver | None = None
         self._in_doubt = False
         self._since_fold, self._fold_every = 0, policy.watermark_every
         self._launch_id = launch_id
-        self._found_stop = standing_request(self.chain.state)
+        self._found_stop = found_request(self.chain.state, launched_at)
         self._found_token = self.chain.next_token - 1
 
     def __str__(self) -> str:
@@ -270,18 +276,23 @@ class Ownership:
     def _owner_updates(self, owner: Owner) -> dict[str, str | None]:
         """Return the config updates of a claim or a release.
 
-        A release removes the stop request. A claim removes a request that names its token and is
-        not meant for this driver: it was for another driver that waited and never claimed.
+        A release removes the stop request. A claim gives a request that this driver must obey its
+        token, and removes one that names its token and is not meant for it: that was for another
+        driver that waited and never claimed.
         """
         updates: dict[str, str | None] = {key("owner", self.chain.query_id): encode_owner(owner)}
-        asked = self.chain.state.stop_token
+        asked = standing_request(self.chain.state)
         if asked is None:
             return updates
+        obeyed = None
         if owner.state is OwnerState.RELEASED:
-            over = asked <= owner.token
+            changed = asked.token <= owner.token
+        elif self.stop_requested() is None:
+            changed = asked.token == owner.token
         else:
-            over = asked == owner.token and self.stop_requested() is None
-        return updates | encode_stop(self.chain.query_id, None) if over else updates
+            obeyed = replace(asked, token=owner.token)
+            changed = asked.token != owner.token
+        return updates | encode_stop(self.chain.query_id, obeyed) if changed else updates
 
     def stop_requested(self, *, poll: bool = False) -> StopNote | None:
         """Return the request to obey; see :meth:`.session.DriverSession.stop_requested`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from uuid import uuid4
 
 from airflow_provider_lance.exceptions import ProtocolVersionError
@@ -51,6 +52,7 @@ class DriverSession:
         policy: CommitPolicy | None = None,
         *,
         launch_id: str = "",
+        launched_at: datetime | None = None,
         look: Callable[[], Checkpoint] | None = None,
         on_step: Callable[[Failpoint], None] = lambda step: None,
         side: bool = False,
@@ -60,6 +62,7 @@ class DriverSession:
         :param port: a handle at the newest version.
         :param checkpoint: the checkpoint as it was before Spark started.
         :param launch_id: the launch that stop requests may name; empty if it has no name.
+        :param launched_at: when it was launched; a stop request since then is meant for it, too.
         :param look: reads the checkpoint again, when another driver may have continued it.
         :param on_step: called at each :class:`Failpoint`; tests end the process there.
         :param side: the dataset is a side table, whose first epoch may be any; see
@@ -71,7 +74,8 @@ class DriverSession:
         self._launch_id = launch_id
         self._ledger = Ledger(port, query_id, checkpoint, policy, look, side=side)
         self._chain = self._ledger.chain
-        self._ownership = Ownership(self._ledger, policy, launch_id, on_step)
+        self._launched_at = launched_at
+        self._ownership = Ownership(self._ledger, policy, launch_id, on_step, launched_at)
 
     @property
     def port(self) -> DatasetPort:
@@ -202,6 +206,7 @@ class DriverSession:
             self._ledger.checkpoint,
             policy,
             launch_id=self._launch_id,
+            launched_at=self._launched_at,
             look=self._ledger.look,
             on_step=self._ownership.on_step,
             side=True,

@@ -5,6 +5,8 @@ A request is a token and a note. The token names an owner, the note may name one
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from airflow_provider_lance.exceptions import CommitPreemptedError
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.codec import decode_query, encode_stop
@@ -17,7 +19,7 @@ from airflow_provider_lance.protocol.model import (
 )
 from airflow_provider_lance.protocol.port import Configure, DatasetPort
 
-__all__ = ["request_stop", "standing_request", "stop_for"]
+__all__ = ["found_request", "request_stop", "standing_request", "stop_for"]
 
 
 def request_stop(
@@ -31,7 +33,8 @@ def request_stop(
     """Ask a query's driver to stop; return the token asked for, ``None`` if no request was made.
 
     The request names the owner's token, or after a release the next one: a driver that waits for
-    its first rows obeys it too. It never reaches a driver that starts later. A busy driver sees it
+    its first rows, or is starting, obeys it too. It never reaches a driver that is launched
+    later. A busy driver sees it
     at its next commit, an idle one when it polls. One request exists at a time: the newest.
 
     :param by: who asks, for the driver's summary.
@@ -83,13 +86,31 @@ def standing_request(state: QueryState) -> StopNote | None:
     return state.stop_note or StopNote(state.stop_token)
 
 
+def found_request(state: QueryState, launched_at: datetime | None) -> StopNote | None:
+    """Return the request that a driver finds at its start and that is meant for another one.
+
+    A request that was made after the launch is meant for this driver, too: Spark may take many
+    seconds to start.
+
+    :param launched_at: when this driver was launched; ``None`` if that is not known.
+    """
+    found = standing_request(state)
+    if found is None or launched_at is None:
+        return found
+    try:
+        made = datetime.fromisoformat(found.time)
+    except ValueError:
+        return found
+    return found if made.tzinfo is None or made < launched_at else None
+
+
 def stop_for(
     state: QueryState, *, launch_id: str, owner: Owner | None, found: StopNote | None
 ) -> StopNote | None:
     """Return the request if this driver has to obey it.
 
     :param owner: the driver's own ownership; ``None`` before its claim.
-    :param found: the request that the driver found at its start.
+    :param found: the request that :func:`found_request` returned at the driver's start.
     """
     asked = standing_request(state)
     if asked is None or asked.launch_id not in ("", launch_id):

@@ -44,7 +44,7 @@ from airflow_provider_lance.spark.streaming_plan import refuse_loop
 from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spec.sink_options import SinkOptions
-from airflow_provider_lance.supervision.driver_reports import report_location
+from airflow_provider_lance.supervision.driver_reports import launched_at, report_location
 
 __all__ = ["EpochReport", "LanceSink", "RunMetrics", "StoppedOnRequestError"]
 
@@ -203,6 +203,7 @@ class LanceSink:
             checkpoint,
             policy,
             launch_id=self.launch_id,
+            launched_at=launched_at(self.launch_id),
             look=look,
             on_step=self._on_step,
         )

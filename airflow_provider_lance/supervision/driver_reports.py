@@ -24,6 +24,7 @@ from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.protocol.row_checks import RowChecks
 
 __all__ = [
+    "HEARTBEAT",
     "EndReason",
     "Summary",
     "forget_old_launches",
@@ -39,6 +40,8 @@ __all__ = [
     "write_trend",
 ]
 
+HEARTBEAT = "heartbeat.json"
+"""The name of a launch's heartbeat in its folder."""
 _LAUNCH = re.compile(r"[0-9]{8}T[0-9]{9}Z-[0-9a-f]{8}")
 
 
@@ -123,7 +126,7 @@ def report_location(checkpoint_location: str) -> str:
 
 def write_heartbeat(files: Files, launch_id: str, heartbeat: Mapping[str, Any]) -> None:
     """Write a launch's heartbeat; replaces the previous one."""
-    files.write(f"{launch_id}/heartbeat.json", json.dumps(heartbeat).encode())
+    files.write(f"{launch_id}/{HEARTBEAT}", json.dumps(heartbeat).encode())
 
 
 def write_trend(files: Files, launch_id: str, trend: Mapping[str, Any]) -> None:
@@ -149,7 +152,7 @@ def forget_old_launches(files: Files, keep: int = 50) -> None:
 
 def read_heartbeat(files: Files, launch_id: str) -> dict[str, Any] | None:
     """Return a launch's heartbeat, ``None`` if there is none or it is just being written."""
-    return _read(files, f"{launch_id}/heartbeat.json")
+    return _read(files, f"{launch_id}/{HEARTBEAT}")
 
 
 def read_summary(files: Files, launch_id: str) -> Summary | None:

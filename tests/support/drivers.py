@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -100,6 +101,7 @@ class SparkLike:
         checkpoint_id: str = CHECKPOINT_ID,
         run_id: str = "run",
         launch_id: str = "",
+        launched_at: datetime | None = None,
         policy: CommitPolicy | None = None,
         mode: OutputMode = OutputMode.APPEND,
         on_step: Callable[[Failpoint], None] = lambda step: None,
@@ -112,6 +114,7 @@ class SparkLike:
             self.look(),
             policy or CommitPolicy(backoff=QUICK),
             launch_id=launch_id,
+            launched_at=launched_at,
             look=self.look,
             on_step=on_step,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -166,6 +167,28 @@ def test_stop_request_without_a_launch_is_not_obeyed_by_a_later_launch(world: Wo
     assert not obeys(later), "its claim got the very token that was asked for"
     assert world.ask() == 2
     assert obeys(later)
+
+
+@pytest.mark.parametrize("released", [True, False])
+def test_a_request_since_the_launch_is_obeyed_however_slowly_the_driver_starts(
+    world: World, released: bool
+) -> None:
+    """Spark may take many seconds between the launch and the first look at the dataset."""
+    earlier = world.active("earlier")
+    if released:
+        assert earlier.committer.release()
+    before, after = (datetime.now(UTC) + timedelta(seconds=each) for each in (-5, 5))
+    world.ask()
+    slow, later = world.launch("slow", launched_at=before), world.launch("x", launched_at=after)
+    assert (obeys(slow), obeys(later)) == (True, False)
+    slow.step()
+    assert slow.committer.stop_requested(), "its claim takes the request along"
+    owner = slow.committer.owner
+    assert world.note
+    assert owner
+    assert (world.note.by, world.note.token) == ("on-call", owner.token)
+    assert slow.committer.release()
+    assert world.note is None
 
 
 def test_second_stop_request_after_a_release_reaches_the_launch_that_came_meanwhile(
