@@ -134,7 +134,7 @@ def again_or_not(evidence: Evidence, launched_by: str, host: str = "") -> list[S
     line = command(evidence, "release", options=("--for-good", "--yes"))
     return [
         replace(again, text=f"Either {again.text[0].lower()}{again.text[1:]}"),
-        Step("Or, if the stream is not to run again, say so:", line, host),
+        Step("Or say that the stream is not to run again:", line, host),
     ]
 
 

@@ -144,7 +144,8 @@ class Desk:
         """Return what `lance-stream check` prints as JSON."""
         line = " ".join(["lance-stream", "check", self.uri, *words, *self.arguments, "-o", "json"])
         ran = self.type(line)
-        assert ran.returncode in (0, 1), f"{line}\n{ran.returncode}: {ran.stderr}\n{ran.stdout}"
+        # 3: nothing shows whether there is a driver.
+        assert ran.returncode in (0, 1, 3), f"{line}\n{ran.returncode}: {ran.stderr}\n{ran.stdout}"
         report: dict[str, Any] = json.loads(ran.stdout)
         assert (ran.returncode == 1) == (report["worst"] in ("error", "critical")), report["worst"]
         return report

@@ -56,7 +56,7 @@ def test_report_lines_show_the_finding_its_cause_and_the_command() -> None:
     assert lines[2].startswith("error    LS102 q  ")
     assert lines[3].strip().startswith("why: ")
     assert lines[4].strip() == "1. Either start the stream again."
-    assert lines[5].strip() == "2. Or, if the stream is not to run again, say so:"
+    assert lines[5].strip() == "2. Or say that the stream is not to run again:"
     release = "lance-stream release '/data/my table.lance' q --for-good --yes"
     assert lines[6].strip() == release
     assert lines[7].startswith("warning  LS203 q  ")
