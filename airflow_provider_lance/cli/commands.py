@@ -26,8 +26,8 @@ from airflow_provider_lance.cli.command_spec import (
     number,
     seconds,
 )
+from airflow_provider_lance.cli.commands_metrics import METRICS
 from airflow_provider_lance.cli.commands_resolve import RESOLVE
-from airflow_provider_lance.cli.metrics_command import METRICS
 
 __all__ = ["ABOUT", "COMMANDS", "TITLE"]
 

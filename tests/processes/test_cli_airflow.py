@@ -72,6 +72,8 @@ print(sorted(set(sys.modules) - before - {"airflow_provider_lance"}))
             "airflow_provider_lance.cli.arguments",
             "airflow_provider_lance.cli.command_spec",
             "airflow_provider_lance.cli.commands",
+            "airflow_provider_lance.cli.commands_metrics",
+            "airflow_provider_lance.cli.commands_resolve",
         ]
     )
 
