@@ -236,7 +236,9 @@ def _sentence(evidence: Evidence, findings: list[Finding], driver: DriverObserva
     state = evidence.health.state.value if evidence.health else UNKNOWN
     worst = findings[0] if findings else None
     if worst and worst.severity >= Severity.ERROR:
-        return f"{state}: {_lowered(worst.summary)}"
+        # A stream that ended well and cannot start again, or lacks rows, is not well.
+        well = evidence.health is not None and evidence.health.state.meant
+        return f"{worst.severity.label if well else state}: {_lowered(worst.summary)}"
     said = f"{state}: {', '.join(_parts(evidence, driver))}"
     if worst and worst.severity is Severity.WARNING and evidence.health is not None:
         said += f"; but {worst.code.title}"

@@ -131,6 +131,13 @@ def test_a_committed_epoch_that_spark_has_not_noted_is_not_in_flight() -> None:
     assert told(seen(checkpoint=checkpoint(5, 4))).in_flight is None
 
 
+def test_the_word_of_a_stream_that_ended_well_and_is_unhealthy_is_its_severity() -> None:
+    ended = Health(StreamState.FINISHED, "read all available data, watermark 5")
+    lost = told(seen(health=ended, intact=False))
+    assert (lost.healthy, lost.state) == (False, "finished")
+    assert lost.sentence.startswith("critical: ")
+
+
 def test_a_warning_leaves_a_stream_healthy_and_an_error_does_not() -> None:
     behind = told(seen(checkpoint=None, checkpoint_problem="no filesystem"))
     assert behind.findings[0].code is Code.CHECKPOINT_UNREADABLE
