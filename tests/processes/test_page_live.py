@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -113,6 +114,19 @@ def test_signed_out_page_says_so_and_links_to_the_login(
     login = browser.run("[...document.links].find(a => a.text.startsWith('Log in')).href")
     assert login.endswith("/api/v2/auth/login?next=%2Flance%2F")
     assert QUERY not in browser.text()
+
+
+def test_page_says_when_airflow_no_longer_answers(browser: Browser, site: Site) -> None:
+    with site.served() as address:
+        sign_in(browser, site, address)
+        assert browser.open(f"{address}/") == 200
+        before = browser.run("document.querySelector('main').innerText")
+    silent = "document.querySelector('footer').innerText.split('Airflow does not answer').length"
+    browser.wait(f"{silent} === 2")
+    time.sleep(2.5)
+    assert browser.run(silent) == 2, "it is said once"
+    assert QUERY in before
+    assert QUERY in browser.text()
 
 
 def test_finding_is_acknowledged_and_its_command_copied(

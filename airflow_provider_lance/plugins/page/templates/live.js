@@ -57,12 +57,13 @@
       answer = await fetch(location.href, { cache: "no-store", signal });
       fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     } catch {
-      footer.textContent = footer.textContent.split(" Airflow does not")[0] +
-        " Airflow does not answer; asking again.";
+      const silent = " Airflow does not answer; asking again.";
+      footer.textContent = footer.textContent.replace(silent, "") + silent;
       return later();
     }
     const found = fresh.querySelector("main");
-    if (!found || !root.lang || fresh.documentElement.dataset.page !== "lance") return location.reload();
+    // Something in between answered, such as a proxy's own form to log in.
+    if (!found || fresh.documentElement.dataset.page !== "lance") return location.reload();
     const focused = document.activeElement;
     document.title = fresh.title;
     changeChildren(main, found);
