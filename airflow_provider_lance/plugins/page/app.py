@@ -6,17 +6,15 @@ No route writes into a dataset, and no other route is open.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 
 from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.base_auth_manager import COOKIE_NAME_JWT_TOKEN
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_asset
 from fastapi import Depends, FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
@@ -26,6 +24,7 @@ from starlette.exceptions import HTTPException
 from airflow_provider_lance.links.lance import stream_address
 from airflow_provider_lance.plugins.page.cache import CachedResult, ResultCache
 from airflow_provider_lance.plugins.page.charts import day_pictures, pictures
+from airflow_provider_lance.plugins.page.forms import form_key, read_form
 from airflow_provider_lance.plugins.page.mutes import (
     HOURS,
     Mute,
@@ -67,8 +66,6 @@ REFRESH = 10
 _SOON = 2
 _LISTED = 20
 """The number of epochs in the table."""
-_MOST_TYPED = 20_000
-"""Bytes of a form."""
 _NOT_KNOWN = (
     "The page knows no such stream. It shows those of registered assets, of [lance] datasets, and "
     "of the DAGs that you may read."
@@ -125,15 +122,6 @@ def _only(
 
 def _own(row: Row) -> Row:
     return replace(row, status=without_consumers(row.status)) if row.status else row
-
-
-def _form_key(request: Request) -> str:
-    """Return what a form of this session must carry: no other site can read the session's cookie.
-
-    A request that proves its user by a header, which no other site can set, has no such cookie.
-    """
-    session = request.cookies.get(COOKIE_NAME_JWT_TOKEN, "")
-    return hashlib.sha256(f"lance-page form {session}".encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +225,7 @@ class _Page:
             wrong=" ".join(what_is_wrong(listed)) if listed else "",
             hours=HOURS,
             may_edit=_may_edit(user, found),
-            form_key=_form_key(request),
+            form_key=form_key(request),
             findings=findings,
             consumers=seen.report.consumers if found.registered else (),
             quarantined=seen.quarantined,
@@ -251,8 +239,8 @@ class _Page:
         self, request: Request, user: GetUserDep, readable: ReadableDags
     ) -> Response:
         """Mute what is wrong with a stream for some hours, or take that back."""
-        form = await _typed(request)
-        if not hmac.compare_digest(form.get("key", "").encode(), _form_key(request).encode()):
+        form = await read_form(request)
+        if not hmac.compare_digest(form.get("key", "").encode(), form_key(request).encode()):
             raise HTTPException(HTTPStatus.FORBIDDEN, _NOT_OURS)
         uri, query, conn_id = form.get("uri", ""), form.get("query", ""), form.get("conn_id")
         found = await self._find(readable, uri, query, conn_id)
@@ -340,14 +328,3 @@ class _Page:
     def _show(self, template: str, *, soon: int | None = None, **values: object) -> HTMLResponse:
         now, refresh = datetime.now(UTC), soon or REFRESH
         return HTMLResponse(self._templates.render(template, now=now, refresh=refresh, **values))
-
-
-async def _typed(request: Request) -> dict[str, str]:
-    """Read a form; names and values as text, the last one of each name."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _MOST_TYPED:
-            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "This form is too long.")
-    read = parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True)
-    return {name: values[-1] for name, values in read.items()}
