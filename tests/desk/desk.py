@@ -49,22 +49,30 @@ _LOOKS_ONLY = re.compile(r"^lance-stream (check|status|epochs|watch)\b|--dry-run
 class Kind:
     """One kind of trouble: a row of the table.
 
-    ``ends`` says in short what ends it; ``lost`` is the number of rows declared lost.
+    ``ends`` says in short what ends it; ``lost`` is the number of rows declared lost. ``code`` is a
+    finding's, or the name of the error with which no check is possible.
     """
 
     name: str
-    code: Code
+    code: Code | str
     ends: str
     lost: int = 0
 
     @property
     def row(self) -> str:
         """Return its row in Markdown."""
-        page = next((Path(__file__).parents[2] / "docs/runbook").glob(f"{self.code.value}-*.md"))
+        code, docs = str(self.code), Path(__file__).parents[2] / "docs"
+        if isinstance(self.code, Code):
+            [path] = docs.glob(f"runbook/{code}-*.md")
+            page = f"../runbook/{path.name}"
+        else:
+            titles = re.findall(
+                r"^## (.*)$", (docs / "how-to/trouble.md").read_text(), re.MULTILINE
+            )
+            title = next(each for each in titles if code in each)
+            page = f"trouble.md#{title.lower().replace(',', '').replace(' ', '-')}"
         rows = f"{self.lost} declared lost, the others once" if self.lost else "each once"
-        return (
-            f"| {self.name} | [{self.code.value}](../runbook/{page.name}) | {self.ends} | {rows} |"
-        )
+        return f"| {self.name} | [{code}]({page}) | {self.ends} | {rows} |"
 
 
 KINDS: dict[str, Kind] = {}
@@ -73,7 +81,7 @@ KINDS: dict[str, Kind] = {}
 Test = TypeVar("Test", bound=Callable[..., None])
 
 
-def kind(name: str, code: Code, *, ends: str, lost: int = 0) -> Callable[[Test], Test]:
+def kind(name: str, code: Code | str, *, ends: str, lost: int = 0) -> Callable[[Test], Test]:
     """Register a test as a kind of trouble."""
     assert name not in KINDS, name
     KINDS[name] = Kind(name, code, ends, lost)
@@ -96,6 +104,7 @@ class Desk:
     """A stream with real Spark, and a person who knows of it only what the check prints.
 
     :ivar arguments: what every command of the desk carries to reach the store.
+    :ivar storage_options: what reaches the dataset, if it is not on a disk.
     :ivar sink: options of the sink in every start, such as ``uri``.
     """
 
@@ -104,6 +113,7 @@ class Desk:
         self.uri, self.checkpoint = scene.uri, scene.checkpoint
         self.arguments: tuple[str, ...] = ()
         self.sink: dict[str, Any] = {}
+        self.storage_options: dict[str, str] | None = None
         self.expected = False
 
     @property
@@ -123,7 +133,8 @@ class Desk:
 
     def rows(self) -> Counter[int]:
         """Return how often the table has each id, as a reader sees it."""
-        return Counter(lance.dataset(self.uri).to_table().column("id").to_pylist())
+        dataset = lance.dataset(self.uri, storage_options=self.storage_options)
+        return Counter(dataset.to_table().column("id").to_pylist())
 
     # --------------------------------------------------------------------------------- the desk
 
@@ -150,11 +161,21 @@ class Desk:
         assert (ran.returncode == 1) == (report["worst"] in ("error", "critical")), report["worst"]
         return report
 
+    def refused(self) -> dict[str, Any]:
+        """Check, and return the error of the kind, with which the check ends."""
+        ran = self.type(
+            " ".join(["lance-stream", "check", self.uri, *self.arguments, "-o", "json"])
+        )
+        error: dict[str, Any] = json.loads(ran.stdout)["error"]
+        assert (error["class"], error["exit"]) == (self.kind.code, ran.returncode)
+        assert error["message"] in ran.stderr
+        return error
+
     def found(self, *words: str) -> dict[str, Any]:
         """Check, and return the finding of the kind's code, which must be the worst one."""
         findings = self.check(*words)["findings"]
         found: dict[str, Any] | None = next(
-            (each for each in findings if each["code"] == self.kind.code.value), None
+            (each for each in findings if each["code"] == str(self.kind.code)), None
         )
         assert found is not None, [(each["code"], each["summary"]) for each in findings]
         assert found["severity"] == findings[0]["severity"], findings[0]

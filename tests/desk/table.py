@@ -19,5 +19,5 @@ def lines() -> Iterator[str]:
         importlib.import_module(f"tests.desk.{path.stem}")
     yield HEAD
     yield "|---|---|---|---|"
-    for each in sorted(KINDS.values(), key=lambda each: each.code.value):
+    for each in sorted(KINDS.values(), key=lambda each: str(each.code)):
         yield each.row
