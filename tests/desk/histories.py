@@ -61,7 +61,7 @@ from airflow_provider_lance.supervision.driver_reports import (
     write_summary,
 )
 from airflow_provider_lance.supervision.process import ProcessIdentity
-from tests.desk.desk import _ANSWERS, _OPTIONS, _PLACEHOLDER, _STARTS
+from tests.desk.desk import _ANSWER, _OPTIONS, _PLACEHOLDER, _STARTS
 from tests.support.cli import typed
 from tests.support.drivers import QUICK
 
@@ -403,7 +403,7 @@ class History:
         steps = finding["steps"]
         self.said.append(f"{finding['code']} {finding['summary']}")
         self.tally.happened[finding["code"]] += 1
-        answers = [each for each in steps if each["text"].startswith(_ANSWERS)]
+        answers = [each for each in steps if _ANSWER.match(each["text"])]
         chosen = self.random.choice(answers) if answers else None
         told = json.dumps([finding["summary"], finding["cause"], steps])
         lost = [int(each.replace(",", "")) for each in re.findall(r"\b(\d[\d,]*) rows\b", told)]
