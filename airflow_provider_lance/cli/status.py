@@ -37,15 +37,20 @@ def run(arguments: Namespace, output: Output) -> int:
         target = open_place(chosen.places[0])
         return _dataset(target, chosen.query_id, arguments, output)
     targets, unreached = open_all(chosen.places)
-    streams = [(each, query) for each in targets for query in each.queries(None, required=False)]
+    found, silent = each_of(
+        targets,
+        lambda each: [(each, query) for query in each.queries(None, required=False)],
+        lambda each, error: Unreached(each.uri, error),
+    )
+    streams = [stream for each in found for stream in each]
     seen, unread = look_at_all(streams, limits, detail=arguments.verbose)
-    failed = [*chosen.unreached, *unreached, *unread]
+    failed = [*chosen.unreached, *unreached, *silent, *unread]
     if output.json:
         output.document(_shown(seen, failed))
     elif arguments.verbose:
         _show(seen, failed, output)
     else:
-        idle = len(targets) - len({target.uri for target, _ in streams})
+        idle = sum(not each for each in found)
         by_uri = {each.uri: each.connection_arguments for each in chosen.places}
         rows = [*map(status_row, seen), *map(error_row, failed)]
         show_rows(rows, output, without=idle, arguments=lambda uri: by_uri.get(uri, ""))

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import lance
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -140,3 +142,21 @@ def test_reports_say_how_far_the_sources_are_behind_also_after_the_end(stream: S
     assert {"a driver was launched", "its driver finished", "its driver released it"} <= {*said}
     launch(stream, new_launch_id())
     assert take_status(open_dataset(stream.uri), "q", detail=True).rows_behind == 0.0
+
+
+def test_a_lance_source_says_how_far_behind_it_is_while_it_runs_and_after(stream: Stream) -> None:
+    path = str(stream.root / "from.lance")
+    for n in range(4):
+        table = pa.table({"id": range(n * 10, n * 10 + 10)})
+        lance.write_dataset(table, path, mode="append" if n else "create")
+    options = {"path": path, "startingVersion": "1", "maxRowsPerTrigger": "10"}
+    launch_id = new_launch_id()
+    recent = launch(stream, launch_id, source={"format": "lance", "options": options})
+    assert [each["read"] for each in recent] == [10, 10, 10, 10]
+    assert [each["behind"] for each in recent] == [30.0, 20.0, 10.0, 0.0]
+    *_, last = query_trend(stream.checkpoint, "q")
+    assert (last.files, last.launch_id) == (False, launch_id)
+    lance.write_dataset(pa.table({"id": range(7)}), path, mode="append")
+    status = take_status(open_dataset(stream.uri), "q", detail=True)
+    assert (status.rows_behind, status.versions_behind, status.behind_files) == (7, 1, False)
+    assert re.fullmatch(r"finished: .*, 7 \(1 version(, \d+ s)?\) not read", status.sentence)

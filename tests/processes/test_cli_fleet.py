@@ -13,7 +13,7 @@ import lance
 import pytest
 
 from airflow_provider_lance.cli import target
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.cli import QUERY, Stream, python, typed, write_config
 from tests.support.maintenance import rows
 from tests.support.pages import airflow_of_its_own, register
@@ -71,17 +71,19 @@ def test_fifty_queries_of_one_dataset_print_52_lines(tmp_path: Path) -> None:
     assert typed("status", uri, "query-07").out.startswith("running: ")
 
 
+@pytest.mark.parametrize("step", ["open_dataset", "find_traces"])
 def test_a_dataset_that_hangs_gets_a_row_and_delays_no_other(
-    fleet: list[Stream], monkeypatch: pytest.MonkeyPatch
+    fleet: list[Stream], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """A store that does not answer is a call that does not return."""
+    """A store that does not answer is a call that does not return, whatever is asked."""
+    call = getattr(target, step)
 
-    def slow(uri: str, *options: Any, **named: Any) -> LanceDatasetPort:
-        if uri == fleet[0].uri:
+    def slow(of: Any, *options: Any, **named: Any) -> Any:
+        if getattr(of, "uri", of) == fleet[0].uri:
             time.sleep(60)
-        return open_dataset(uri, *options, **named)
+        return call(of, *options, **named)
 
-    monkeypatch.setattr(target, "open_dataset", slow)
+    monkeypatch.setattr(target, step, slow)
     began = time.monotonic()
     ran = typed("status", *(each.uri for each in fleet), "--timeout", "3")
     assert time.monotonic() - began < 30
