@@ -22,7 +22,12 @@ from airflow_provider_lance.diagnostics import formatting
 from airflow_provider_lance.diagnostics.consumers import ConsumerStatus, collect_consumers
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Severity
-from airflow_provider_lance.diagnostics.fleet import counts, status_row, worst_first
+from airflow_provider_lance.diagnostics.fleet import (
+    counts,
+    status_row,
+    status_rows,
+    worst_first,
+)
 from airflow_provider_lance.diagnostics.rules_consumers import consumer_rules
 from airflow_provider_lance.diagnostics.status import UNKNOWN, Status, take_status
 from airflow_provider_lance.protocol.json_codec import plain
@@ -52,7 +57,7 @@ def run(arguments: Namespace, output: Output) -> int:
     else:
         idle = sum(not each for each in found)
         by_uri = {each.uri: each.connection_arguments for each in chosen.places}
-        rows = [*map(status_row, seen), *map(error_row, failed)]
+        rows = [*status_rows(seen), *map(error_row, failed)]
         show_rows(rows, output, without=idle, arguments=lambda uri: by_uri.get(uri, ""))
     return worst_exit([exit_for(seen)], failed)
 
@@ -84,7 +89,7 @@ def _dataset(target: Target, named: str | None, arguments: Namespace, output: Ou
         elif len(queries) == 1 or arguments.verbose:
             _show(seen, failed, output)
         else:
-            rows = [*map(status_row, seen), *map(error_row, failed)]
+            rows = [*status_rows(seen), *map(error_row, failed)]
             show_rows(rows, output, arguments=lambda uri: place.connection_arguments)
         _show_consumers(consumers, output)
         for line, style in finding_lines(findings):
@@ -94,7 +99,7 @@ def _dataset(target: Target, named: str | None, arguments: Namespace, output: Ou
 
 
 def _shown(seen: Sequence[Status], failed: Sequence[Unreached]) -> dict[str, Any]:
-    rows = [*map(status_row, seen), *map(error_row, failed)]
+    rows = [*status_rows(seen), *map(error_row, failed)]
     return {
         "statuses": plain(seen),
         "errors": errors_json(failed),

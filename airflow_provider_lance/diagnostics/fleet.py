@@ -11,7 +11,16 @@ from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.diagnostics.status import UNKNOWN, Status
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 
-__all__ = ["FleetCounts", "FleetRow", "Level", "counts", "report_rows", "status_row", "worst_first"]
+__all__ = [
+    "FleetCounts",
+    "FleetRow",
+    "Level",
+    "counts",
+    "report_rows",
+    "status_row",
+    "status_rows",
+    "worst_first",
+]
 
 Level = Literal["critical", "error", "unknown", "warning", "fine"]
 _WORST_FIRST: tuple[Level, ...] = ("critical", "error", "unknown", "warning", "fine")
@@ -58,26 +67,43 @@ class FleetCounts(JsonRecord):
 
 
 def status_row(status: Status) -> FleetRow:
-    """Return a stream's row."""
-    worst = next(iter(status.findings), None)
-    level, code = _level(worst)
+    """Return a stream's row, of the findings about the stream itself."""
+    own = (each for each in status.findings if each.query_id or each.code is Code.HEALTHY)
+    level, code = _level(next(own, None))
     if level == "fine" and status.state == UNKNOWN:
         level = "unknown"
     said = status.sentence.removeprefix(f"{status.state}: ")
     return FleetRow(level, status.state, status.uri, status.query_id, said, code)
 
 
+def status_rows(statuses: Sequence[Status]) -> list[FleetRow]:
+    """Return a row for each stream, and one for each finding about their datasets."""
+    about = {(each.uri, finding.code): finding for each in statuses for finding in each.findings}
+    return [
+        *map(status_row, statuses),
+        *(
+            _dataset_row(uri, finding)
+            for (uri, _), finding in about.items()
+            if not finding.query_id and finding.severity >= Severity.WARNING
+        ),
+    ]
+
+
 def report_rows(report: CheckReport) -> list[FleetRow]:
     """Return a row for each stream of a checked dataset, and for what the dataset itself has."""
-    rows = [status_row(each) for each in report.statuses]
+    rows = status_rows(report.statuses)
     known = {each.query_id for each in report.statuses}
-    for finding in report.at_or_above(Severity.WARNING):
-        if finding.query_id not in known:
-            level, code = _level(finding)
-            rows.append(
-                FleetRow(level, "dataset", report.uri, finding.query_id, finding.summary, code)
-            )
-    return rows
+    said = {row.code for row in rows if not row.query_id}
+    return rows + [
+        _dataset_row(report.uri, finding)
+        for finding in report.at_or_above(Severity.WARNING)
+        if finding.query_id not in known and finding.code.value not in said
+    ]
+
+
+def _dataset_row(uri: str, finding: Finding) -> FleetRow:
+    level, code = _level(finding)
+    return FleetRow(level, "dataset", uri, finding.query_id, finding.summary, code)
 
 
 def _level(worst: Finding | None) -> tuple[Level, str]:

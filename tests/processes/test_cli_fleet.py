@@ -118,10 +118,11 @@ def test_check_of_several_has_their_worst_finding(fleet: list[Stream]) -> None:
 
 def test_a_warning_about_the_dataset_has_a_row(fleet: list[Stream]) -> None:
     open_dataset(fleet[0].uri).dataset.update_config({"lance.auto_cleanup.interval": "20"})
-    ran = typed("check", *(each.uri for each in fleet))
-    assert ran.status == 0
-    assert re.search(r"^warning +LS401 +dataset +orders\.lance ", ran.out, re.MULTILINE)
-    assert ran.out.splitlines()[-1] == "1 warned, 3 fine"
+    for command in ("check", "status"):
+        ran = typed(command, *(each.uri for each in fleet))
+        assert ran.status == 0
+        assert re.search(r"^warning +LS401 +dataset +orders\.lance ", ran.out, re.MULTILINE)
+        assert ran.out.splitlines()[-1] == "1 warned, 3 fine"
 
 
 def test_equal_query_ids_are_told_apart_by_their_datasets(tmp_path: Path) -> None:
