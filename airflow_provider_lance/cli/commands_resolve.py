@@ -96,8 +96,13 @@ RESOLVE = Command(
                 argument(
                     "--checkpoint",
                     metavar="LOCATION",
-                    required=True,
-                    help="the checkpoint to continue from",
+                    help="the checkpoint to continue from, or its place",
+                ),
+                argument(
+                    "--start-over",
+                    action="store_true",
+                    help="begin again with an empty checkpoint: the whole source is read again, "
+                    "and no row is in the table twice",
                 ),
                 *COMMON,
                 DEAD,
@@ -106,8 +111,20 @@ RESOLVE = Command(
             ),
         ),
         Command(
+            "side",
+            "let a side table begin again that lost rows, without them",
+            "airflow_provider_lance.cli.repair:resolve_side",
+            (
+                *STREAM,
+                argument("--name", metavar="NAME", required=True, help="the side table"),
+                DEAD,
+                BY,
+                YES,
+            ),
+        ),
+        Command(
             "config",
-            "put the config keys of a query back that another tool or a person removed",
+            "put the config values of a query back that another tool or a person changed",
             "airflow_provider_lance.cli.repair:resolve_config",
             (*STREAM, DEAD, BY, YES),
         ),

@@ -12,11 +12,13 @@ from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.repair import actions as repairing
 from airflow_provider_lance.repair import consumers as repair_consumers
 from airflow_provider_lance.repair.auto_cleanup import remove_auto_cleanup
-from airflow_provider_lance.repair.config_back import put_config_back
+from airflow_provider_lance.repair.config_values import mend_config
 from airflow_provider_lance.repair.restores import accept_loss, bring_back
 from airflow_provider_lance.repair.result import RepairResult
 from airflow_provider_lance.repair.rewind import rewind
 from airflow_provider_lance.repair.set_aside import set_files_aside
+from airflow_provider_lance.repair.sides import forget_side
+from airflow_provider_lance.repair.start_over import start_over
 
 __all__ = [
     "forget_consumer",
@@ -28,6 +30,7 @@ __all__ = [
     "resolve_gap",
     "resolve_restore",
     "resolve_rewind",
+    "resolve_side",
 ]
 
 _Repair = Callable[..., RepairResult]
@@ -58,7 +61,13 @@ def resolve_gap(arguments: Namespace, output: Output) -> int:
 
 def resolve_checkpoint(arguments: Namespace, output: Output) -> int:
     """Record the checkpoint from which the query continues, in a new generation."""
-    return _do(repairing.resolve_checkpoint, ["resolve", "checkpoint"], arguments, output)
+    verb = ["resolve", "checkpoint"]
+    if arguments.start_over:
+        known = not (arguments.query_id and arguments.checkpoint)  # it may have lost all trace
+        return _do(start_over, verb, arguments, output, known=known)
+    if not arguments.checkpoint:
+        raise SpecError("say one: --checkpoint LOCATION to continue from it, or --start-over")
+    return _do(repairing.resolve_checkpoint, verb, arguments, output)
 
 
 def resolve_files(arguments: Namespace, output: Output) -> int:
@@ -68,7 +77,7 @@ def resolve_files(arguments: Namespace, output: Output) -> int:
 
 def resolve_config(arguments: Namespace, output: Output) -> int:
     """Put removed config keys back."""
-    return _do(put_config_back, ["resolve", "config"], arguments, output)
+    return _do(mend_config, ["resolve", "config"], arguments, output)
 
 
 def resolve_auto_cleanup(arguments: Namespace, output: Output) -> int:
@@ -89,6 +98,12 @@ def resolve_restore(arguments: Namespace, output: Output) -> int:
         return _do(bring_back, ["resolve", "restore"], arguments, output)
     repair = partial(accept_loss, epochs=arguments.accept)
     return _do(repair, ["resolve", "restore"], arguments, output)
+
+
+def resolve_side(arguments: Namespace, output: Output) -> int:
+    """Let a side table begin again."""
+    repair = partial(forget_side, name=arguments.name)
+    return _do(repair, ["resolve", "side"], arguments, output)
 
 
 def resolve_rewind(arguments: Namespace, output: Output) -> int:
@@ -116,9 +131,11 @@ def forget_consumer(arguments: Namespace, output: Output) -> int:
     return _carry_out(act, command, target, arguments, output)
 
 
-def _do(repair: _Repair, verb: list[str], arguments: Namespace, output: Output) -> int:
+def _do(
+    repair: _Repair, verb: list[str], arguments: Namespace, output: Output, *, known: bool = True
+) -> int:
     target = open_target(arguments)
-    query = target.query(arguments.query_id)
+    query = target.query(arguments.query_id) if known else arguments.query_id
     act = partial(
         repair,
         target.port,
@@ -167,10 +184,11 @@ def _typed(arguments: Namespace, target: Target) -> list[str]:
     words = ["--epoch", str(said["epoch"])] if "epoch" in said else []
     if said.get("after_version") is not None:
         words += ["--after-version", str(said["after_version"])]
-    flags = ("committed", "missing", "bring_back", "intact", "for_good")
+    flags = ("committed", "missing", "bring_back", "intact", "for_good", "start_over")
     words += [f"--{name.replace('_', '-')}" for name in flags if said.get(name)]
     if (epochs := said.get("accept")) is not None:
         words += ["--accept", f"{epochs[0]}-{epochs[1]}"]
+    words += ["--name", said["name"]] if said.get("name") else []
     if said.get("to_epoch") is not None:
         words += [f"--to-epoch={said['to_epoch']}"]
     words += ["--checkpoint", target.place.checkpoint] if target.place.checkpoint else []

@@ -25,6 +25,11 @@ class Case(Enum):
         self.code, self.summary, self.cause, self.severity = code, summary, cause, severity
 
 
+UPGRADE = "Upgrade the package on this host, and where the older driver is started:"
+VALUES_BACK = "Put the values back that the query's own drivers wrote:"
+OWN_QUERY_ID = "Give the stream a query_id of its own in its DAG; the other tool keeps this one."
+
+
 class StreamCase(Case):
     """What ``rules`` may find."""
 
@@ -37,8 +42,8 @@ class StreamCase(Case):
     PROTOCOL_NEWER = (
         Code.PROTOCOL_NEWER,
         "Query {query} cannot be read: {error}",
-        "A newer airflow-provider-lance, or another tool, writes this query. This version cannot "
-        "check it, and its driver refuses to start.",
+        "A newer airflow-provider-lance writes this query. This version cannot check it, and its "
+        "driver refuses to start.",
     )
     CONFIG_REMOVED = (
         Code.WATERMARK_BEHIND,
@@ -48,10 +53,16 @@ class StreamCase(Case):
         "knows which epochs these are, and the next one refuses to start.",
         Severity.ERROR,
     )
+    VALUE_WRONG = (
+        Code.PROTOCOL_NEWER,
+        "Query {query} cannot be read: {error}",
+        "Another tool or a person wrote it. This version cannot check the query, and its driver "
+        "refuses to start.",
+    )
     OTHER_TOOL = (
         Code.PROTOCOL_NEWER,
         "Query {query} has watermark {watermark} and no owner record in {uri}: another tool wrote "
         "it.",
         "Another Lance sink uses the same keys. Its watermark proves nothing here, and a driver "
-        "refuses to start; give this query a queryId of its own.",
+        "refuses to start.",
     )

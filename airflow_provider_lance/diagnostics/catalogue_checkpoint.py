@@ -31,15 +31,45 @@ class Say:
         "Or, if there is no copy and the source still has the rows, take the table back to its "
         "newest version that is whole, and let Spark read again what came after it:"
     )
+    MOVE_BACK = (
+        "Stop the streams of both checkpoints. Move checkpoint {recorded} back from {found}, where "
+        "it is now:"
+    )
+    SEND_HOME = "Move the checkpoint that is there now to its own place; it is of query {other}:"
+    COPY = (
+        "If a backup has checkpoint {recorded} with epoch {watermark} or a later one, put it back "
+        "at {location}."
+    )
+    START_OVER = (
+        "Or, if there is no backup and the source still has all rows, begin again with an empty "
+        "checkpoint: Spark reads the whole source, and no row is in the table twice:"
+    )
+    ROLL_TABLE = (
+        "Or, if there is no backup and the source still has the rows, take the table back to "
+        "{epoch} too, and let Spark read again what came after it:"
+    )
+    RIGHT_TASK = (
+        "If the task's uri, query_id or checkpoint_location is wrong, correct it in the DAG."
+    )
+    ALL_AGAIN = (
+        "Or, if the dataset was dropped and the source still has the rows, begin again with an "
+        "empty checkpoint: Spark reads the whole source:"
+    )
+    WITHOUT = "Or, to continue without the rows of epochs 0 to {committed}, which are lost then:"
+    FILES = "Write or set aside the wrong files, as dataset and logs prove; none is deleted:"
+    FILE_BACK = (
+        "If a backup of the checkpoint {location} from after its newest epoch exists, put the "
+        "files back from it."
+    )
+    ELSEWHERE = (
+        "Go to a host that reads {location}, such as the driver's, and judge the stream there: "
+        "only the checkpoint could not be seen from here."
+    )
     RIGHT_VALUE = "Put the value back that the versions prove, with the stream stopped:"
     ACCEPT = "Or, to continue without those {rows}:"
 
 
-_NEW_GENERATION = (
-    "or start once with onCheckpointChange=newGeneration, which begins a new numbering of epochs "
-    "and reads the source from the checkpoint's position"
-)
-_REFUSES = "so a driver refuses to start. "
+_REFUSES = "so a driver refuses to start."
 _RESTORED = (
     "Version {by} of {uri} restored version {restored}: {lost} of query {query} ({rows}) {be} no "
     "longer in the table."
@@ -53,7 +83,7 @@ _CHANGED = (
 )
 _OVERWRITTEN = (
     "Another driver wrote the file when it woke up, or it was edited or restored. Spark would skip "
-    f"rows that were never read, or read rows again; {_REFUSES}"
+    f"rows that were never read, or read rows again; {_REFUSES} "
 )
 
 
@@ -65,8 +95,7 @@ class CheckpointCase(Case):
         "The checkpoint at {location} has committed epochs up to {committed}, but {uri} at version "
         "{version} has no trace of query {query}.",
         "The dataset was dropped, recreated or restored from before the query began, or this is "
-        "the wrong URI or query id.{wrote} The rows of those epochs are not here. Correct the URI, "
-        "or start with a new checkpointLocation, which reads the source again.",
+        "the wrong URI or query id.{wrote} The rows of those epochs are not here.",
     )
     DATA_FILES_MISSING = (
         Code.COMMIT_LOG_AHEAD,
@@ -103,31 +132,27 @@ class CheckpointCase(Case):
         "Query {query} has watermark {watermark} and belongs to checkpoint {recorded}, but there "
         "is none at {location}{left}.",
         "It was deleted or moved. From an empty checkpoint, every epoch up to the watermark would "
-        f"be skipped; {_REFUSES}Restore it from a copy, or name its new location, "
-        f"{_NEW_GENERATION}; rows read before are then appended again.",
+        f"be skipped; {_REFUSES}",
     )
     CHECKPOINT_FOREIGN = (
         Code.CHECKPOINT_FOREIGN,
         "Query {query} belongs to checkpoint {recorded} at {recorded_location}, but {location} "
         "holds checkpoint {found}.",
         "The checkpoint was deleted and recreated, or two queries were mixed up. Its epochs would "
-        f"be taken for others that are committed; {_REFUSES}Restore the recorded one. The command "
-        "takes this one instead and begins a new numbering of epochs: what it reads again is "
-        "appended again.",
+        f"be taken for others that are committed; {_REFUSES}",
     )
     CHECKPOINT_OLDER = (
         Code.CHECKPOINT_OLDER,
         "Epoch {watermark} of query {query} is in the dataset, but its checkpoint at {location} "
         "ends at epoch {planned}.",
         "An older copy of the checkpoint was restored. Spark would plan epochs {first} to "
-        f"{{watermark}} again, with other rows, and the sink would skip them; {_REFUSES}Restore "
-        f"the newest copy, {_NEW_GENERATION}.",
+        f"{{watermark}} again, with other rows, and the sink would skip them; {_REFUSES}",
     )
     CHECKPOINT_ELSEWHERE = (
         Code.CHECKPOINT_UNREADABLE,
         _UNREADABLE,
         "It is on a store that pyarrow does not serve, or on another host's disk. Dataset and "
-        "drivers were checked without it; run the same command where it can be read.",
+        "drivers were checked without it.",
     )
     CHECKPOINT_DENIED = (
         Code.CHECKPOINT_UNREADABLE,
@@ -138,34 +163,32 @@ class CheckpointCase(Case):
     CHECKPOINT_WITHOUT_ID = (
         Code.CHECKPOINT_UNREADABLE,
         _UNREADABLE,
-        "Its `metadata` is damaged, so Spark cannot start from it either. Restore it.",
+        "Its `metadata` is damaged, so Spark cannot start from it either.",
         Severity.ERROR,
     )
     CORRUPT_TO_SET_ASIDE = (
         Code.CHECKPOINT_CORRUPT,
         _CORRUPT,
-        "The command sets aside what Spark can do without: {reason}. No row is lost or appended "
-        "twice.",
+        "Spark can do without them: {reason}. No row is lost or appended twice.",
     )
     CORRUPT_IN_GAP = (
         Code.CHECKPOINT_CORRUPT,
         _CORRUPT,
-        "Versions that would prove which epoch is the newest were cleaned up: answer for the epoch "
-        "in doubt first.",
+        "Versions that would prove which epoch is the newest were cleaned up.",
     )
     CORRUPT = (
         Code.CHECKPOINT_CORRUPT,
         _CORRUPT,
-        "Nothing proves that Spark can do without it: {reason}. {ways_out}.",
+        "Nothing proves that Spark can do without it: {reason}.",
     )
     ENDS_CHANGED = (
         Code.CHECKPOINT_CHANGED,
         _CHANGED,
-        _OVERWRITTEN + "The commit has the end offsets: the command writes the file again.",
+        _OVERWRITTEN + "The commit has the end offsets.",
     )
     ENDS_CHANGED_BY_DIGEST = (
         Code.CHECKPOINT_CHANGED,
         _CHANGED,
         f"{_OVERWRITTEN}The commit has only the digest of the end offsets, which are too long to "
-        f"be kept. Restore the file from a copy of the checkpoint, {_NEW_GENERATION}.",
+        "be kept.",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_provider_lance.diagnostics.catalogue import Case
 from airflow_provider_lance.diagnostics.findings import Code, Severity
 
-__all__ = ["EpochCase"]
+__all__ = ["EpochCase", "Say"]
 
 _HANGS = (
     "The source, Spark's tasks or the store hang, or the epoch is too large: the driver's log and "
@@ -21,6 +21,22 @@ _BEHIND = (
 )
 _GAP = "{missing} of the versions since the last fold of query {query}{span} were cleaned up"
 _CLEANED = "A foreign cleanup removed versions before their epochs were folded into the config. "
+
+
+class Say:
+    """The texts of steps."""
+
+    CHECKPOINT_FIRST = (
+        "Do first what the finding about the checkpoint says: with it, the epochs are proven."
+    )
+    STOP = "Stop the driver after its current epoch: it writes down what it knows:"
+    ARE_THERE = "If the rows of epoch {doubt} are in the table:"
+    ARE_NOT = "Or, if they are not; Spark reads epoch {doubt} again:"
+    ARE_LOST = (
+        "Or, if they are not, go on without the rows of epochs {first} to {doubt}, which are lost "
+        "then:"
+    )
+    OWNER_BACK = "Put the owner record back that a driver wrote:"
 
 
 class EpochCase(Case):
@@ -57,7 +73,7 @@ class EpochCase(Case):
     BEHIND_UNDER_DRIVER = (
         Code.WATERMARK_BEHIND,
         _BEHIND,
-        "The driver has not folded for a long time; its log says why.",
+        "The driver has not folded for a long time.",
         Severity.WARNING,
     )
     BEHIND_WITHOUT_DRIVER = (
@@ -72,14 +88,13 @@ class EpochCase(Case):
         "The owner of query {query} is recorded as released with watermark {watermark}, but "
         "history shows epoch {epoch} after the release.",
         "The owner record was changed by hand or by another tool while a driver was running. A new "
-        "driver might append those epochs again. Do not start the stream; compare the epochs "
-        "first.",
+        "driver might append those epochs again.",
         Severity.CRITICAL,
     )
     GAP_WITHOUT_CHECKPOINT = (
         Code.HISTORY_GAP,
         _GAP + ", and which epochs were in them is unknown without the checkpoint.",
-        _CLEANED + "Run the same check where the checkpoint can be read.",
+        _CLEANED.rstrip(),
     )
     GAP_WITHOUT_DOUBT = (
         Code.HISTORY_GAP,
@@ -91,15 +106,14 @@ class EpochCase(Case):
         Code.HISTORY_GAP,
         _GAP + " under a running driver. If it died now, it would be unknown whether epoch {doubt} "
         "was committed.",
-        _CLEANED + "The driver knows its own epochs and continues; its next fold closes the gap. "
-        "Stop the cleanup.",
+        _CLEANED + "The driver knows its own epochs and continues; its next fold closes the gap.",
         Severity.WARNING,
     )
     GAP_IN_DOUBT = (
         Code.HISTORY_GAP,
         _GAP + ", and epoch {doubt} was planned: it is unknown whether the rows of epochs {first} "
         "to {doubt} are in the dataset.",
-        _CLEANED + "Or an older version was restored before that. Check whether the rows of epoch "
-        "{doubt} are in the dataset, and add to the command --committed if they are, --missing if "
-        "they are not.",
+        _CLEANED + "Or an older version was restored before that. The rows of epoch {doubt} lie in "
+        "the source between the offsets in the checkpoint's files offsets/{before} and "
+        "offsets/{doubt}; either all of them are in the table, or none.",
     )

@@ -125,7 +125,15 @@ def check(
         try:
             evidence = collect(port, query_id, **options)
         except ProtocolVersionError as error:
-            findings.append(unreadable_finding(query_id, error, port.version))
+            findings.append(
+                unreadable_finding(
+                    port.uri,
+                    query_id,
+                    error,
+                    port.version,
+                    options.get("connection_arguments", ""),
+                )
+            )
             continue
         found = evaluate_rules(evidence, tolerance)
         findings += found

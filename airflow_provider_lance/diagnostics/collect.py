@@ -20,6 +20,7 @@ from airflow_provider_lance.diagnostics.evidence import (
     Evidence,
     Tolerance,
 )
+from airflow_provider_lance.diagnostics.neighbours import find_home, find_neighbours
 from airflow_provider_lance.diagnostics.side_tables import collect_sides
 from airflow_provider_lance.diagnostics.traces import kept_config
 from airflow_provider_lance.exceptions import (
@@ -118,6 +119,10 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         mine = checkpoint if own else None
         unread = find_unread(newest.heartbeat_json, mine, opener, storage_options)
     versions = Versions(port, query_id)
+    astray = state.owner is not None and checkpoint is not None
+    if astray and checkpoint is not None:
+        astray = not own or watermark.epoch > checkpoint.planned
+    found = checkpoint.id if astray and checkpoint and not own else None
     return Evidence(
         uri=port.uri,
         query_id=query_id,
@@ -150,6 +155,8 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         # A cleanup may just have removed what the handle's version references.
         intact=port.is_intact() or port.latest().is_intact(),
         corruption=corruption,
+        neighbours=find_neighbours(location, opener) if astray else (),
+        home=find_home(found, location, port, query_id, opener) if found else None,
         unread=unread,
         sides=collect_sides(port, query_id, storage_options, spark_done=spark_done),
     )

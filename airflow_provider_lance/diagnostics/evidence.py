@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from airflow_provider_lance.diagnostics.consumers import LAG_SECONDS, ConsumerStatus
+from airflow_provider_lance.diagnostics.neighbours import Home
 from airflow_provider_lance.diagnostics.side_tables import SideTableStatus
 from airflow_provider_lance.diagnostics.traces import KeptConfig
 from airflow_provider_lance.maintenance.dataset_metrics import DatasetMetrics
@@ -145,6 +146,10 @@ class Evidence:
     """Whether the oldest data file that the newest version references exists."""
     sides: tuple[SideTableStatus, ...] = ()
     """The further datasets that the query has registered, by name."""
+    neighbours: tuple[Checkpoint, ...] = ()
+    """The checkpoints beside the query's place, if it does not have its own there."""
+    home: Home | None = None
+    """The other query that has the checkpoint which is there instead."""
     corruption: Corruption | None = None
     """Checkpoint files on which a start would fail; checked only while no driver runs."""
     unread: Unread | None = None

@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from airflow_provider_lance.diagnostics.catalogue import StreamCase
+from airflow_provider_lance.diagnostics.catalogue import (
+    OWN_QUERY_ID,
+    UPGRADE,
+    VALUES_BACK,
+    StreamCase,
+)
 from airflow_provider_lance.diagnostics.catalogue_driver import END_IT
 from airflow_provider_lance.diagnostics.evidence import USUAL, Evidence, Tolerance
 from airflow_provider_lance.diagnostics.finding_builder import (
@@ -13,6 +18,7 @@ from airflow_provider_lance.diagnostics.finding_builder import (
     command,
     end_process,
     finding,
+    restart,
     start_again,
 )
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity, Step
@@ -23,6 +29,7 @@ from airflow_provider_lance.diagnostics.rules_epochs import epoch_rules
 from airflow_provider_lance.diagnostics.rules_rows import row_rules
 from airflow_provider_lance.diagnostics.rules_sides import side_rules
 from airflow_provider_lance.diagnostics.traces import KeptConfig
+from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.supervision.health import StreamState
 
 __all__ = ["evaluate_rules", "unreadable_finding"]
@@ -122,15 +129,25 @@ def _other_tool(evidence: Evidence) -> list[Finding]:
     if state.owner is not None or not state.known:
         return []
     shown = {"watermark": state.watermark, "version": evidence.version}
-    typed = command(evidence, "epochs")
-    return [finding(StreamCase.OTHER_TOOL, shown, typed, of=evidence, watermark=state.watermark)]
+    steps = [Step(OWN_QUERY_ID), restart(evidence)]
+    return [finding(StreamCase.OTHER_TOOL, shown, steps, of=evidence, watermark=state.watermark)]
 
 
-def unreadable_finding(query_id: str, error: Exception, version: int) -> Finding:
-    """Return the finding for an error in reading a stream that uses another protocol."""
+def unreadable_finding(
+    uri: str, query_id: str, error: Exception, version: int, connection_arguments: str = ""
+) -> Finding:
+    """Return the finding for an error in reading a stream whose values are not this package's."""
     shown = {"error": type(error).__name__, "message": str(error), "version": version}
-    line = "pip install --upgrade airflow-provider-lance"
-    return finding(StreamCase.PROTOCOL_NEWER, shown, line, query=query_id, error=error)
+    again = start_again("")
+    if "was written with protocol" in str(error):
+        steps = [Step(UPGRADE, "pip install --upgrade airflow-provider-lance"), again]
+        return finding(StreamCase.PROTOCOL_NEWER, shown, steps, query=query_id, error=error)
+    words = ("resolve", "config", uri, query_id, "--yes")
+    typed = command_line(*words, connection_arguments=connection_arguments)
+    steps = [Step(VALUES_BACK, typed), again]
+    if "config key" not in str(error):
+        steps = [Step(OWN_QUERY_ID), again]
+    return finding(StreamCase.VALUE_WRONG, shown, steps, query=query_id, error=error)
 
 
 def _healthy(evidence: Evidence) -> Finding:

@@ -14,8 +14,14 @@ from airflow_provider_lance.diagnostics.finding_builder import (
     restart,
 )
 from airflow_provider_lance.diagnostics.findings import Finding, Step
+from airflow_provider_lance.diagnostics.steps_checkpoint import (
+    corrupt_files,
+    lost_checkpoint,
+    no_trace,
+    start_over,
+)
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.checkpoint_corruption import WAYS_OUT, Corruption
+from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
 from airflow_provider_lance.protocol.model import NO_EPOCH, EpochStamp
 from airflow_provider_lance.protocol.proof import changed_ends, lost_epochs
 from airflow_provider_lance.supervision.liveness import DriverObservation
@@ -26,7 +32,7 @@ __all__ = ["checkpoint_rules"]
 def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
     """Yield the findings from comparing dataset and checkpoint; pure."""
     owner, seen = evidence.state.owner, evidence.checkpoint
-    shown, location = checkpoint_values(evidence), ("--checkpoint", evidence.checkpoint_location)
+    shown = checkpoint_values(evidence)
     yield from _lost(evidence)
     if seen is None:
         if owner is not None or not evidence.state.known:
@@ -36,8 +42,10 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
             if evidence.denied_checkpoint:
                 case = CheckpointCase.CHECKPOINT_DENIED
             shown["reason"] = evidence.checkpoint_problem
-            line = command(evidence, "check")
-            yield finding(case, shown, line, of=evidence, reason=evidence.checkpoint_problem)
+            steps = [Step(Say.ELSEWHERE.format(location=evidence.checkpoint_location or "it"))]
+            if evidence.broken_checkpoint:
+                steps = lost_checkpoint(evidence, lambda: start_over(evidence)) if owner else []
+            yield finding(case, shown, steps, of=evidence, reason=evidence.checkpoint_problem)
     elif owner is None:
         if seen.committed > NO_EPOCH and not evidence.state.known:
             yield _no_trace(evidence, seen)
@@ -45,7 +53,7 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
         yield finding(
             CheckpointCase.CHECKPOINT_MISSING,
             shown,
-            command(evidence, "check", options=location),
+            lost_checkpoint(evidence, lambda: start_over(evidence)),
             of=evidence,
             recorded=owner.driver.checkpoint_id,
             left=" (its logs exist, its `metadata` does not)" if seen.planned > NO_EPOCH else "",
@@ -54,7 +62,7 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
         yield finding(
             CheckpointCase.CHECKPOINT_FOREIGN,
             shown,
-            command(evidence, "resolve", "checkpoint", options=location),
+            lost_checkpoint(evidence, lambda: start_over(evidence)),
             of=evidence,
             recorded=owner.driver.checkpoint_id,
             recorded_location=owner.driver.checkpoint_location,
@@ -63,9 +71,9 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
     elif jumped := _jump(evidence, seen):
         yield jumped
     elif evidence.watermark.epoch > seen.planned:
-        line, first = command(evidence, "epochs"), seen.planned + 1
-        case = CheckpointCase.CHECKPOINT_OLDER
-        yield finding(case, shown, line, of=evidence, planned=seen.planned, first=first)
+        case, first, done = CheckpointCase.CHECKPOINT_OLDER, seen.planned + 1, seen.committed
+        steps = lost_checkpoint(evidence, lambda: _rewind(evidence, done, Say.ROLL_TABLE))
+        yield finding(case, shown, steps, of=evidence, planned=seen.planned, first=first)
     if evidence.corruption and evidence.own_checkpoint:
         yield _corrupt(evidence, evidence.corruption)
     yield from _changed(evidence)
@@ -76,7 +84,7 @@ def _no_trace(evidence: Evidence, seen: Checkpoint) -> Finding:
     return finding(
         CheckpointCase.NO_TRACE,
         {**checkpoint_values(evidence), "driversWroteTo": wrote},
-        command(evidence, "check"),
+        no_trace(evidence, seen.committed),
         of=evidence,
         committed=seen.committed,
         wrote=f" Its drivers wrote to {', '.join(wrote)}." if wrote else "",
@@ -259,12 +267,9 @@ def _corrupt(evidence: Evidence, found: Corruption) -> Finding:
             "corrupt": {each.path: each.why for each in found.files},
             "setAside": list(found.set_aside),
         },
-        command(evidence, "resolve", "files", options=("--yes",))
-        if safe
-        else command(evidence, "epochs"),
+        corrupt_files(evidence, safe),
         files=", ".join(map(str, found.files)),
         reason=found.reason,
-        ways_out=WAYS_OUT,
         of=evidence,
     )
 
@@ -287,9 +292,7 @@ def _changed(evidence: Evidence) -> Iterator[Finding]:
                 for epoch in epochs
             },
         },
-        command(evidence, "resolve", "files", options=("--yes",))
-        if known
-        else command(evidence, "epochs"),
+        corrupt_files(evidence, known),
         files=" and ".join(f"offsets/{epoch}" for epoch in epochs),
         epoch=epochs[-1],
         of=evidence,

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_provider_lance.diagnostics.catalogue_driver import END_IT
-from airflow_provider_lance.diagnostics.catalogue_epochs import EpochCase
+from airflow_provider_lance.diagnostics.catalogue_epochs import EpochCase, Say
 from airflow_provider_lance.diagnostics.evidence import Evidence, Tolerance
 from airflow_provider_lance.diagnostics.finding_builder import (
     command,
     end_process,
     finding,
+    restart,
     start_again,
 )
-from airflow_provider_lance.diagnostics.findings import Finding, Repair
+from airflow_provider_lance.diagnostics.findings import Finding, Repair, Step
 from airflow_provider_lance.diagnostics.formatting import lasted, seconds_since
 from airflow_provider_lance.diagnostics.rules_driver import is_driver_running
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
@@ -56,8 +57,8 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
         "span": f" ({versions[0]} to {versions[-1]})" if versions else "",
     }
     if seen is None:
-        line = command(evidence, "check")
-        return finding(EpochCase.GAP_WITHOUT_CHECKPOINT, shown, line, **gone, of=evidence)
+        steps = [Step(Say.CHECKPOINT_FIRST), restart(evidence)]
+        return finding(EpochCase.GAP_WITHOUT_CHECKPOINT, shown, steps, **gone, of=evidence)
     doubt = epoch_in_doubt(seen, state, watermark)
     if doubt is None:
         proven = max(watermark.epoch, known_done(state))
@@ -65,20 +66,36 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
         return finding(EpochCase.GAP_WITHOUT_DOUBT, shown, proven=proven, **gone, of=evidence)
     shown["inDoubt"] = doubt
     if alive:
-        line = command(evidence, "watch")
-        return finding(EpochCase.GAP_UNDER_DRIVER, shown, line, doubt=doubt, **gone, of=evidence)
+        steps = _fold_by_stop(evidence)
+        return finding(EpochCase.GAP_UNDER_DRIVER, shown, steps, doubt=doubt, **gone, of=evidence)
     epoch = ("--epoch", str(doubt), "--after-version", str(state.folded_version))
     for name, answer in (("ifCommitted", "--committed"), ("ifMissing", "--missing")):
-        shown[name] = command(evidence, "resolve", "gap", options=(*epoch, answer))
+        shown[name] = command(evidence, "resolve", "gap", options=(*epoch, answer, "--yes"))
+    steps = [Step(Say.ARE_THERE.format(doubt=doubt), shown["ifCommitted"])]
+    if doubt > seen.committed:
+        steps.append(Step(Say.ARE_NOT.format(doubt=doubt), shown["ifMissing"]))
+    else:
+        first = max(watermark.epoch, known_done(state)) + 1
+        without = restart(evidence, f'{{"onRestore": "accept:{first}-{doubt}"}}')
+        text = Say.ARE_LOST.format(first=first, doubt=doubt)
+        steps.append(Step(f"{text} {without.text}", without.command))
+    steps.append(restart(evidence))
     return finding(
         EpochCase.GAP_IN_DOUBT,
         shown,
-        command(evidence, "resolve", "gap", options=epoch),
+        steps,
         doubt=doubt,
+        before=doubt - 1,
         first=watermark.epoch + 1,
         **gone,
         of=evidence,
     )
+
+
+def _fold_by_stop(evidence: Evidence) -> list[Step]:
+    """Return the steps that end a running driver in order: it folds what it knows."""
+    typed = command(evidence, "stop", options=("--wait", "10m", "--yes"))
+    return [Step(Say.STOP, typed), restart(evidence)]
 
 
 def _behind(evidence: Evidence, tolerance: Tolerance, alive: bool | None) -> Iterator[Finding]:
@@ -99,7 +116,13 @@ def _behind(evidence: Evidence, tolerance: Tolerance, alive: bool | None) -> Ite
                 "epoch": max(after),
                 "foldedVersion": state.folded_version,
             },
-            command(evidence, "epochs"),
+            [
+                Step(
+                    Say.OWNER_BACK,
+                    command(evidence, "resolve", "config", options=("--yes",)),
+                ),
+                restart(evidence),
+            ],
             epoch=max(after),
             of=evidence,
         )
@@ -108,12 +131,11 @@ def _behind(evidence: Evidence, tolerance: Tolerance, alive: bool | None) -> Ite
     epochs = len(watermark.stamps)
     usual = bool(alive) and epochs <= tolerance.unfolded
     if usual:
-        case, line = EpochCase.BEHIND_AS_USUAL, ""
+        case, steps = EpochCase.BEHIND_AS_USUAL, []
     elif alive:
-        case, line = EpochCase.BEHIND_UNDER_DRIVER, command(evidence, "status")
+        case, steps = EpochCase.BEHIND_UNDER_DRIVER, _fold_by_stop(evidence)
     else:
-        case = EpochCase.BEHIND_WITHOUT_DRIVER
-        line = command(evidence, "release", options=() if alive is None else ("--yes",))
+        case, steps = EpochCase.BEHIND_WITHOUT_DRIVER, [restart(evidence)]
     yield finding(
         case,
         {
@@ -123,7 +145,7 @@ def _behind(evidence: Evidence, tolerance: Tolerance, alive: bool | None) -> Ite
             "version": evidence.version,
             "epochs": [[stamp.epoch_id, stamp.version] for stamp in watermark.stamps[-20:]],
         },
-        line,
+        steps,
         repair=None if usual else Repair.WATERMARK,
         folded=state.watermark if state.watermark > NO_EPOCH else "none",
         epoch_version=max(each.version for each in watermark.stamps),

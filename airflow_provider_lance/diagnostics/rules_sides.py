@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from airflow_provider_lance.diagnostics.catalogue_sides import SideCase
+from airflow_provider_lance.diagnostics.catalogue_sides import Say, SideCase
 from airflow_provider_lance.diagnostics.evidence import Evidence
-from airflow_provider_lance.diagnostics.finding_builder import command, finding
-from airflow_provider_lance.diagnostics.findings import Finding
-from airflow_provider_lance.protocol.commands import delete_config_line
-from airflow_provider_lance.protocol.sides import side_key
+from airflow_provider_lance.diagnostics.finding_builder import command, finding, restart
+from airflow_provider_lance.diagnostics.findings import Finding, Step
+from airflow_provider_lance.diagnostics.side_tables import SideTableStatus
+from airflow_provider_lance.protocol.commands import command_line
 
 __all__ = ["side_rules"]
 
@@ -22,12 +22,20 @@ def side_rules(evidence: Evidence) -> Iterator[Finding]:
     for each in evidence.sides:
         shown = each.to_json()
         if each.lost:
-            key = side_key(evidence.query_id, each.name)
-            typed = delete_config_line(evidence.uri, [key])
+            typed = command(evidence, "resolve", "side", options=("--name", each.name, "--yes"))
+            steps = [
+                Step(Say.FOLDER_BACK.format(side=each.uri)),
+                Step(Say.FORGET.format(name=each.name), typed),
+                restart(evidence),
+            ]
+            if "restored" in each.lost:
+                back = ("resolve", "restore", each.uri, evidence.query_id, "--bring-back", "--yes")
+                line = command_line(*back, connection_arguments=evidence.connection_arguments)
+                steps[0] = Step(Say.BRING_BACK, line)
             yield finding(
                 SideCase.LOST,
                 shown,
-                typed,
+                steps,
                 of=evidence,
                 name=each.name,
                 side=each.uri,
@@ -37,9 +45,18 @@ def side_rules(evidence: Evidence) -> Iterator[Finding]:
             yield finding(
                 SideCase.UNREADABLE,
                 shown,
-                command(evidence, "status"),
+                _readable_again(evidence, each),
                 of=evidence,
                 name=each.name,
                 side=each.uri,
                 problem=each.problem.rstrip("."),
             )
+
+
+def _readable_again(evidence: Evidence, side: SideTableStatus) -> list[Step]:
+    """Return the steps of a side table that a store refuses, or that another tool wrote into."""
+    if "config key" not in side.problem:
+        return [Step(Say.REACHABLE.format(side=side.uri)), restart(evidence)]
+    words = ("resolve", "config", side.uri, evidence.query_id, "--yes")
+    typed = command_line(*words, connection_arguments=evidence.connection_arguments)
+    return [Step(Say.VALUES_BACK, typed), restart(evidence)]

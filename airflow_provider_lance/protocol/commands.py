@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 
-__all__ = ["clear_task_line", "command_line", "delete_config_line", "restore_line"]
+__all__ = ["clear_task_line", "command_line", "restore_line"]
 
 
 def command_line(*words: str, connection_arguments: str = "") -> str:
@@ -27,10 +26,4 @@ def clear_task_line(dag: str, run: str, task: str, map_index: int = -1) -> str:
 def restore_line(uri: str, version: int) -> str:
     """Return a command that makes an older version of a dataset the newest again."""
     code = f"import lance; lance.dataset({uri!r}, version={version}).restore()"
-    return f"python -c {shlex.quote(code)}"
-
-
-def delete_config_line(uri: str, keys: Sequence[str]) -> str:
-    """Return a command that removes keys from a dataset's config."""
-    code = f"import lance; lance.dataset({uri!r}).delete_config_keys({list(keys)!r})"
     return f"python -c {shlex.quote(code)}"

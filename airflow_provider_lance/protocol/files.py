@@ -96,6 +96,19 @@ class ArrowFiles:
         )
         return sorted(entries, key=lambda entry: entry.name)
 
+    def paths(self) -> list[str]:
+        """Return the paths of all files below the location, sorted."""
+        from pyarrow.fs import FileSelector, FileType
+
+        selector = FileSelector(self._path(""), allow_not_found=True, recursive=True)
+        try:
+            found = self._fs.get_file_info(selector)
+        except OSError as error:
+            raise self._unavailable("", error) from error
+        start = len(self._path("").lstrip("/")) + 1
+        files = [info.path.lstrip("/") for info in found if info.type == FileType.File]
+        return sorted(path[start:] for path in files)
+
     def write(self, path: str, content: bytes) -> None:
         """Write a whole file, with the folders above it; replaces an older one."""
         target = self._path(path)

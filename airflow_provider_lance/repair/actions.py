@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Unpack
 
+from airflow_provider_lance.diagnostics.neighbours import find_home
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     CommitStateUnknownError,
@@ -21,6 +22,7 @@ from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.codec import fold_updates
 from airflow_provider_lance.protocol.commit_policy import OnHistoryGap
+from airflow_provider_lance.protocol.files import ArrowFiles, open_files
 from airflow_provider_lance.protocol.model import ByHand, OwnerState, QueryState
 from airflow_provider_lance.protocol.port import Configure, DatasetPort
 from airflow_provider_lance.protocol.proof import epoch_in_doubt
@@ -247,6 +249,17 @@ def resolve_checkpoint(
         raise PreconditionError(
             f"{checkpoint_location} has no checkpoint yet, so there is no id to record: start the "
             f"stream there once with onCheckpointChange=newGeneration, which does the same"
+        )
+
+    def opener(place: str) -> ArrowFiles:
+        return open_files(place, options.get("storage_options"))
+
+    if home := find_home(checkpoint.id, checkpoint_location, port, query_id, opener):
+        raise PreconditionError(
+            f"the checkpoint at {checkpoint_location} (id {checkpoint.id}) belongs to query "
+            f"{home.query_id!r}, which has it at {home.location}: query {query_id!r} would read "
+            "that query's source from where that query stands. Move each checkpoint back to its "
+            "own place"
         )
     watermark = exact_watermark(port, query_id)
     if checkpoint.id == owner.driver.checkpoint_id and watermark.epoch <= checkpoint.planned:

@@ -41,6 +41,8 @@ class Action(StrEnum):
     CONFIG = "config"
     RESTORE = "restore"
     REWIND = "rewind"
+    START_OVER = "start-over"
+    SIDE = "side"
 
 
 @dataclass(frozen=True, slots=True)

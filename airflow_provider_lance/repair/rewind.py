@@ -26,7 +26,7 @@ from airflow_provider_lance.repair.result import Action, RepairResult, Write
 from airflow_provider_lance.repair.set_aside import move_all
 from airflow_provider_lance.supervision.driver_reports import is_launch_id, report_location
 
-__all__ = ["rewind"]
+__all__ = ["rewind", "set_reports_aside", "version_before"]
 
 
 def rewind(
@@ -100,7 +100,7 @@ def rewind(
     if target is not None:
         port = restore_version(port, target)
     move_all(files, result.moves)
-    _set_reports_aside(open_files(report_location(location), options.get("storage_options")))
+    set_reports_aside(open_files(report_location(location), options.get("storage_options")))
     if not decode_query(port.config, query_id, port.version).known:
         return replace(result, version=port.version)  # it is a version from before the query
     preconditions = Preconditions(port, query_id, options)
@@ -141,10 +141,10 @@ def _version(
         )
     if watermark.epoch <= to_epoch:
         return None, to_epoch
-    return _before(port, query, state.generation, to_epoch), to_epoch
+    return version_before(port, query, state.generation, to_epoch), to_epoch
 
 
-def _before(port: LanceDatasetPort, query: str, generation: int, to_epoch: int) -> int:
+def version_before(port: LanceDatasetPort, query: str, generation: int, to_epoch: int) -> int:
     """Return the version from before the first epoch after one.
 
     :raises PreconditionError: it was cleaned up, or another writer changed rows since.
@@ -163,6 +163,8 @@ def _before(port: LanceDatasetPort, query: str, generation: int, to_epoch: int) 
             above.append(version)
         elif port.changed_rows(version):
             others.append(version)
+    if not above:
+        raise PreconditionError(f"no epoch of query {query!r} after {to_epoch} is in {port.uri}")
     first = above[-1]
     place = seen.index(first)
     if later := [version for version in others if version in seen[:place]]:
@@ -196,7 +198,7 @@ def _moves(files: ArrowFiles, checkpoint: Checkpoint, epoch: int) -> list[str]:
     return [path for _, path in sorted(later, key=lambda each: (-each[0], each[1]))]
 
 
-def _set_reports_aside(reports: ArrowFiles) -> None:
+def set_reports_aside(reports: ArrowFiles) -> None:
     """Move the reports of all launches: they tell of epochs that Spark plans again."""
     for launch in filter(is_launch_id, reports.names("")):
         for name in reports.names(launch):

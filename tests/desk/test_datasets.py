@@ -121,3 +121,55 @@ def test_data_file_deleted(desk: Desk) -> None:
     Path(desk.uri, "data", fragments[0].data_files()[0].path).unlink()
     desk.follow(desk.found(), "source still has")
     desk.expect()
+
+
+@kind(
+    "Somebody wrote a larger watermark into the config",
+    Code.WATERMARK_JUMPED,
+    ends="`resolve config`",
+)
+def test_watermark_jumped(desk: Desk) -> None:
+    desk.scene.configure(lastEpoch="99")
+    desk.follow(desk.found())
+    desk.expect()
+
+
+@kind(
+    "Another tool wrote text over the watermark",
+    Code.PROTOCOL_NEWER,
+    ends="`resolve config`",
+)
+def test_watermark_garbage(desk: Desk) -> None:
+    desk.scene.configure(lastEpoch="yesterday", lastEpochVersion="soon")
+    assert "pip install" not in str(desk.found()["steps"])
+    desk.follow(desk.found())
+    desk.expect()
+
+
+@kind(
+    "The owner record was overwritten",
+    Code.PROTOCOL_NEWER,
+    ends="`resolve config`",
+)
+def test_owner_garbage(desk: Desk) -> None:
+    desk.scene.configure(owner="{}")
+    desk.follow(desk.found())
+    desk.expect()
+
+
+@kind(
+    "The dataset's folder was replaced by an older copy, and the newer one is in a backup",
+    Code.COMMIT_LOG_AHEAD,
+    ends="the newer copy, put back",
+)
+def test_newer_copy_put_back(desk: Desk, older: Path, tmp_path: Path) -> None:
+    newer = shutil.copytree(desk.uri, tmp_path / "newer")
+    shutil.rmtree(desk.uri)
+    shutil.copytree(older / "table.lance", desk.uri)
+
+    def put_back() -> None:
+        shutil.rmtree(desk.uri)
+        shutil.copytree(newer, desk.uri)
+
+    desk.follow(desk.found(), "is a newer copy", by_hand={"is a newer copy": put_back})
+    desk.expect()

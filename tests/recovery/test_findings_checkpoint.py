@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.diagnostics.findings import Code, Severity
+from airflow_provider_lance.exceptions import PreconditionError
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.repair.actions import resolve_checkpoint
@@ -83,7 +84,7 @@ def test_the_checkpoint_is_missing(scene: Scene, kept: Kept) -> None:
     expect_to_go_on(scene)
 
 
-def test_the_checkpoint_is_of_another_query(scene: Scene) -> None:
+def test_the_checkpoint_is_of_another_query(scene: Scene, kept: Kept) -> None:
     other = scene.checkpoint.with_name("other")
     uri = str(other.with_name("other.lance"))
     scene.launch(uri=uri, queryId="other", checkpointLocation=str(other))
@@ -92,10 +93,9 @@ def test_the_checkpoint_is_of_another_query(scene: Scene) -> None:
     assert codes(report) == [Code.CHECKPOINT_FOREIGN]
     foreign = finding(report, Code.CHECKPOINT_FOREIGN)
     assert foreign.evidence["checkpointId"] != foreign.evidence["recordedId"]
-    assert foreign.command == (
-        f"lance-stream resolve checkpoint {scene.uri} q --checkpoint {scene.checkpoint}"
-    )
-    resolve_checkpoint(open_dataset(scene.uri), "q", str(scene.checkpoint), by="a test")
+    with pytest.raises(PreconditionError, match="belongs to query 'other'"):
+        resolve_checkpoint(open_dataset(scene.uri), "q", str(scene.checkpoint), by="a test")
+    kept[1]()
     expect_clean(scene.check())
     expect_to_go_on(scene)
 

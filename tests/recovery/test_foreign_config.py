@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.codec import key
 from airflow_provider_lance.protocol.failpoints import Failpoint
+from tests.support.cli import typed
 from tests.support.processes import finish, python
 from tests.support.sparkstream import Stream, orders, spec, write_spec
 from tests.support.wreck import ROWS, Wreck
@@ -101,14 +103,15 @@ PAGE = Path(__file__).parents[2] / "docs/how-to/trouble.md"
 
 def test_command_of_the_trouble_page_repairs_broken_config(tmp_path: Path) -> None:
     section = PAGE.read_text().split("### A value that no version writes")[1].split("\n## ")[0]
-    removes, puts_back = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    (line,) = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
     wreck = Wreck(tmp_path)
     wreck.run(2, unlogged=1)
     dataset = lance.dataset(wreck.uri)
     wrong = {"lastEpochVersion": "999", "owner": "{"}
     dataset.update_config({key(word, "orders"): text for word, text in wrong.items()})
-    script = f"{removes}{puts_back}".replace("/data/lance/orders.lance", wreck.uri)
-    exec(script.replace("version=56", f"version={dataset.version - 1}"), {})
+    words = shlex.split(line.replace("/data/lance/orders.lance", wreck.uri))
+    ran = typed(*words[1:])
+    assert ran.status == 0, ran.err
     wreck.run(2)
     assert wreck.ids == Counter(range(3 * ROWS))
 

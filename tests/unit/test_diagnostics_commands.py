@@ -99,8 +99,8 @@ def test_a_gap_names_both_answers() -> None:
         drivers=(GONE,),
     )
     assert gap.evidence["inDoubt"] == 6
-    assert gap.evidence["ifCommitted"].endswith("q --epoch 6 --after-version 10 --committed")
-    assert gap.evidence["ifMissing"].endswith("q --epoch 6 --after-version 10 --missing")
+    assert gap.evidence["ifCommitted"].endswith("q --epoch 6 --after-version 10 --committed --yes")
+    assert gap.evidence["ifMissing"].endswith("q --epoch 6 --after-version 10 --missing --yes")
     assert gap.evidence["ifCommitted"].startswith("lance-stream resolve gap ")
 
 
@@ -234,6 +234,6 @@ def test_tolerance_moves_the_limit_of_a_finding() -> None:
 
 
 def test_a_query_that_cannot_be_read_is_a_finding() -> None:
-    finding = unreadable_finding("q", ValueError("protocol 2"), 7)
+    finding = unreadable_finding("/t.lance", "q", ValueError("protocol 2"), 7)
     assert finding.code is Code.PROTOCOL_NEWER
     assert "protocol 2" in finding.summary

@@ -91,7 +91,7 @@ SAID = {
     Decision.DATASET_RESTORED: (
         DatasetRestoredError,
         ["version 70", "version 64", "epochs 39 to 40", "500 rows"],
-        ["version=69).restore()", "onRestore=accept:39-40"],
+        ["with version 69: lance-stream resolve restore", "onRestore=accept:39-40"],
     ),
 }
 GOES_ON = set(Decision) - set(SAID)

@@ -30,6 +30,7 @@ from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.testing.dataset import InMemoryDataset
+from tests.support.advice import refuse_bad_advice
 from tests.support.drivers import CHECKPOINT_ID, QUERY
 from tests.unit.test_protocol_properties import FIXED, Driver, Protocol
 
@@ -140,6 +141,8 @@ class Checked(Protocol):
         # Heartbeats are young or very old; what was committed is to be neither.
         found = evaluate_rules(replace(seen, seen_at=seen.seen_at + timedelta(hours=1)))
         self.told.update(each.code for each in found)
+        for each in found:
+            refuse_bad_advice(each)
         return found
 
     @invariant()

@@ -29,6 +29,7 @@ from airflow_provider_lance.protocol.row_checks import Met, RowChecks
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from airflow_provider_lance.supervision.health import Health, StreamState
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
+from tests.support.advice import refuse_bad_advice
 from tests.support.recovery_evidence import (
     CRITICAL,
     ELSEWHERE,
@@ -433,6 +434,7 @@ def test_each_finding_says_all_that_an_on_call_engineer_needs(name: str) -> None
         assert each.query_id == "q"
         assert each.evidence or each.code is Code.HEALTHY
         assert each.summary.rstrip().endswith((".", "!")) or each.code is Code.QUERY_FAILED
+        refuse_bad_advice(each)
         assert "None" not in f"{each.summary} {each.cause} {each.command}"
         assert each.severity < Severity.WARNING or (each.cause and each.steps)
         each.to_json()

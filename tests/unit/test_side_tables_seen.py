@@ -51,7 +51,7 @@ def test_side_tables_that_lack_epochs_are_findings(laboratory: Laboratory) -> No
     assert [each.evidence["name"] for each in lost] == names[:2]
     assert "there is no dataset" in lost[0].summary
     assert "no trace of the query" in lost[1].summary
-    assert f"side.routes/{names[0]}" in lost[0].command
+    assert f"--name {names[0]} --yes" in lost[0].command
     (status,) = report.statuses
     assert [each.name for each in status.sides] == names
 
