@@ -14,6 +14,7 @@ from airflow_provider_lance.plugins.page.queries import Row
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset
 from airflow_provider_lance.plugins.page.views import (
     list_streams,
+    sentence_of,
     summary,
     verdict_of,
     without_consumers,
@@ -103,3 +104,10 @@ def test_consumers_are_taken_out_of_a_status_with_their_sentence() -> None:
     dead = Finding(Code.DRIVER_GONE, "The driver is gone.")
     shown = without_consumers(replace(seen, findings=(dead, lost)))
     assert (shown.healthy, shown.sentence) == (False, "running: The driver is gone.")
+
+
+@pytest.mark.parametrize("head", ["finished", "error"])
+def test_sentence_does_not_repeat_what_the_badge_says(head: str) -> None:
+    given = replace(status("q", Code.QUERY_FAILED, state="finished"), sentence=f"{head}: at: 3")
+    assert sentence_of(given) == "at: 3"
+    assert sentence_of(replace(given, sentence="at: 3")) == "at: 3"

@@ -103,8 +103,9 @@ def verdict_of(status: Status, mute: Mute | None = None) -> Verdict:
 
 
 def sentence_of(status: Status) -> str:
-    """Return a stream's sentence without its state, which is shown beside it."""
-    return status.sentence.removeprefix(f"{status.state}: ")
+    """Return a stream's sentence without its state or severity, which is shown beside it."""
+    head, _, rest = status.sentence.partition(": ")
+    return rest if head in {status.state, *(each.label for each in Severity)} else status.sentence
 
 
 def without_consumers(status: Status) -> Status:
