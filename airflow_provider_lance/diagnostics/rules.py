@@ -54,13 +54,23 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
         *row_rules(evidence, tolerance),
     ]
     found += _otherwise_lost(evidence, found)
-    found.sort(key=lambda finding: (-finding.severity, finding.code))
+    # What refuses a start comes before what a start ends.
+    found.sort(key=lambda finding: (-finding.severity, finding.code.driver, finding.code))
+    if found and found[0].severity is Severity.ERROR and not found[0].code.driver:
+        found = [_start_later(each, found[0]) for each in found]
     if found and found[0].severity is Severity.CRITICAL:
         # Rows are at stake: nothing is repaired, or done, before that is decided.
         found = [found[0], *(_behind_rows(each, found[0]) for each in found[1:])]
     if not found or found[0].severity < Severity.WARNING:
         found.insert(0, _healthy(evidence))
     return found
+
+
+def _start_later(finding: Finding, worst: Finding) -> Finding:
+    """Return a finding as it reads beneath one that refuses a start: that one comes first."""
+    if finding.code not in (Code.DRIVER_GONE, Code.QUERY_FAILED) or not finding.steps:
+        return finding
+    return replace(finding, steps=(Step(f"Do what {worst.code.value} says first."),))
 
 
 def _behind_rows(finding: Finding, worst: Finding) -> Finding:

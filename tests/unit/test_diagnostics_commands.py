@@ -157,6 +157,12 @@ def test_a_release_by_hand_is_not_an_orderly_stop(what: str) -> None:
     assert found.command.endswith(" --for-good --yes")
 
 
+def test_what_refuses_a_start_comes_before_the_advice_to_start() -> None:
+    found = evaluate_rules(seen(drivers=(GONE,), checkpoint=checkpoint(id="cp-2")))
+    assert [each.code for each in found[:2]] == [Code.CHECKPOINT_FOREIGN, Code.DRIVER_GONE]
+    assert [step.text for step in found[1].steps] == ["Do what LS302 says first."]
+
+
 def test_a_release_for_good_and_a_stop_request_after_a_release_are_meant() -> None:
     note = StopNote(2, by="bob", time=at(0))
     for healthy in (

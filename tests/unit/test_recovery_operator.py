@@ -64,7 +64,7 @@ def test_a_finding_fails_the_task_with_what_to_type_and_the_report_is_there(
     message = ti.xcoms["message"]
     assert str(failed.value) == message
     assert "LS102" in message
-    assert f"lance-stream release {wreck.uri} orders --yes" in message
+    assert f"lance-stream release {wreck.uri} orders --for-good --yes" in message
     assert "LS102" in codes(ti.xcoms["return_value"])
     assert "LS102" in shown()
     assert files(wreck.uri) == before, "nobody said that it may repair anything"
@@ -377,7 +377,7 @@ def test_commands_name_the_connection_and_no_secret_is_shown(
     add_connection("lance_here", conn_type="lance", extra=extra)
     with pytest.raises(AirflowFailException) as failed:
         run(ti, "orders.lance", lance_conn_id="lance_here")
-    assert f"release {wreck.uri} orders --yes --conn-id lance_here" in str(failed.value)
+    assert f"release {wreck.uri} orders --for-good --yes --conn-id lance_here" in str(failed.value)
     how: Any = {"lance_conn_id": "lance_here", "fail_on": "never"}
     report = run(ti, "orders.lance", **how, repair=["owner"])
     assert SECRET not in json.dumps(report) + shown() + json.dumps(ti.xcoms) + str(failed.value)

@@ -127,7 +127,7 @@ ROWS: dict[str, Row] = {
             checkpoint=checkpoint(6),
             drivers=(GONE,),
         ),
-        [(Code.DRIVER_GONE, ERROR), (Code.HISTORY_GAP, ERROR)],
+        [(Code.HISTORY_GAP, ERROR), (Code.DRIVER_GONE, ERROR)],
     ),
     "a gap with an epoch in doubt under a live driver": (
         seen(
