@@ -127,7 +127,7 @@ def test_a_finding_with_what_to_type(
     live.driver.wait()
     shown = words(detail(site).text)
     assert "error LS102" in shown
-    assert f"lance-stream release {live.uri} {QUERY} --yes" in shown
+    assert f"lance-stream release {live.uri} {QUERY} --for-good --yes" in shown
     listed = site.ask("/").text
     [badge] = [line for line in listed.splitlines() if 'class="badge' in line]
     assert '<span class="badge bad">error</span>' in badge
