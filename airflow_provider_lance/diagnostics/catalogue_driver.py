@@ -7,6 +7,7 @@ from airflow_provider_lance.diagnostics.findings import Code, Severity
 
 __all__ = [
     "CORRECT",
+    "END_FIRST",
     "END_IT",
     "END_THE_OTHER",
     "LET_IT_CONTINUE",
@@ -14,6 +15,7 @@ __all__ = [
     "DriverCase",
 ]
 
+END_FIRST = "End the driver that runs: a repair is refused beside it."
 END_IT = (
     "End the driver's process. Its epoch is planned again, with the same rows, and committed once."
 )

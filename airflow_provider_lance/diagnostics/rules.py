@@ -11,7 +11,7 @@ from airflow_provider_lance.diagnostics.catalogue import (
     VALUES_BACK,
     StreamCase,
 )
-from airflow_provider_lance.diagnostics.catalogue_driver import END_IT
+from airflow_provider_lance.diagnostics.catalogue_driver import END_FIRST, END_IT
 from airflow_provider_lance.diagnostics.evidence import USUAL, Evidence, Tolerance
 from airflow_provider_lance.diagnostics.finding_builder import (
     again_or_not,
@@ -24,7 +24,7 @@ from airflow_provider_lance.diagnostics.finding_builder import (
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity, Step
 from airflow_provider_lance.diagnostics.formatting import reached
 from airflow_provider_lance.diagnostics.rules_checkpoint import checkpoint_rules
-from airflow_provider_lance.diagnostics.rules_driver import driver_rules
+from airflow_provider_lance.diagnostics.rules_driver import driver_rules, live_drivers
 from airflow_provider_lance.diagnostics.rules_epochs import epoch_rules
 from airflow_provider_lance.diagnostics.rules_rows import row_rules
 from airflow_provider_lance.diagnostics.rules_sides import side_rules
@@ -34,6 +34,8 @@ from airflow_provider_lance.supervision.health import StreamState
 
 __all__ = ["evaluate_rules", "unreadable_finding"]
 
+_NEEDS_NO_DRIVER = re.compile(r"lance-stream resolve (?!auto-cleanup\b|config\b)")
+"""The repairs that are refused while a driver runs."""
 _PROMISE = re.compile(r"[^.]*\b(?:[Nn]o row is|[Nn]othing is) (?:lost|missing)\b[^.]*\.\s*")
 """A sentence that nothing is lost; it is wrong where a worse finding says that rows are."""
 
@@ -53,6 +55,7 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
         *side_rules(evidence),
         *row_rules(evidence, tolerance),
     ]
+    found = [_without_driver(evidence, tolerance, each) for each in found]
     found += _otherwise_lost(evidence, found)
     # What refuses a start comes before what a start ends.
     found.sort(key=lambda finding: (-finding.severity, finding.code.driver, finding.code))
@@ -64,6 +67,20 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
     if not found or found[0].severity < Severity.WARNING:
         found.insert(0, _healthy(evidence))
     return found
+
+
+def _without_driver(evidence: Evidence, tolerance: Tolerance, finding: Finding) -> Finding:
+    """Return a finding whose repairs come after the end of every driver that runs."""
+    if not any(_NEEDS_NO_DRIVER.match(each.command) for each in finding.steps):
+        return finding
+    silent = evidence.health is not None and evidence.health.state.silent
+    first = [
+        end_process(each, END_FIRST)
+        if silent or each.suspended
+        else Step(END_FIRST, command(evidence, "stop", options=("--wait", "10m", "--yes")))
+        for each in live_drivers(evidence, tolerance)
+    ]
+    return replace(finding, steps=(*dict.fromkeys(first), *finding.steps))
 
 
 def _start_later(finding: Finding, worst: Finding) -> Finding:

@@ -72,7 +72,9 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
         yield jumped
     elif evidence.watermark.epoch > seen.planned:
         case, first, done = CheckpointCase.CHECKPOINT_OLDER, seen.planned + 1, seen.committed
-        steps = lost_checkpoint(evidence, lambda: _rewind(evidence, done, Say.ROLL_TABLE))
+        steps = lost_checkpoint(
+            evidence, lambda: _rewind(evidence, done, Say.ROLL_TABLE) or start_over(evidence)
+        )
         yield finding(case, shown, steps, of=evidence, planned=seen.planned, first=first)
     if evidence.corruption and evidence.own_checkpoint:
         yield _corrupt(evidence, evidence.corruption)
@@ -192,6 +194,8 @@ def _restored(
     if whole:
         back = command(evidence, "resolve", "restore", options=("--bring-back", "--yes"))
         steps = [Step(Say.BRING_BACK, back), *steps]
+    if evidence.state.owner is None:  # the older version has no trace to repair
+        steps = no_trace(evidence, last)
     return finding(
         case,
         checkpoint_values(evidence)
@@ -207,7 +211,15 @@ def _restored(
 
 
 def _rewind(evidence: Evidence, epoch: int, text: str = Say.READ_AGAIN) -> list[Step]:
-    """Return the step that lets Spark read again what came after an epoch, if side tables allow."""
+    """Return the step that lets Spark read again what came after an epoch, if that is possible.
+
+    Side tables must not be ahead, Spark's logs must be there, and so must the versions of the
+    epochs that the table has to give up.
+    """
+    later = [stamp for stamp in evidence.history if stamp.epoch_id > epoch]
+    cleaned = evidence.watermark.epoch > epoch and not later
+    if evidence.own_checkpoint is None or cleaned:
+        return []
     if any(side.watermark > epoch or side.lost or side.problem for side in evidence.sides):
         return []
     typed = command(evidence, "resolve", "rewind", options=(f"--to-epoch={epoch}", "--yes"))

@@ -67,6 +67,11 @@ class StreamState(StrEnum):
         return self in (self.RUNNING, self.IDLE, self.STOPPING)
 
     @property
+    def silent(self) -> bool:
+        """Return whether a driver that runs cannot be expected to obey a request."""
+        return self in (self.STALLED, self.NOT_RESPONDING)
+
+    @property
     def lost(self) -> bool:
         """Return whether the driver must be replaced."""
         return self in (self.STALLED, self.DEAD)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lance
+import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.diagnostics.findings import Code
@@ -95,7 +96,7 @@ def kind(name: str, code: Code | str, *, ends: str, lost: int = 0) -> Callable[[
             assert all(each.expected for each in desks), "it ends with desk.expect()"
 
         to_the_end.kind = KINDS[name]  # type: ignore[attr-defined]
-        return to_the_end  # type: ignore[return-value]
+        return pytest.mark.slow(to_the_end)  # type: ignore[return-value, no-any-return]
 
     return register
 
