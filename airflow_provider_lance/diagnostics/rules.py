@@ -57,8 +57,7 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
     ]
     found = [_without_driver(evidence, tolerance, each) for each in found]
     found += _otherwise_lost(evidence, found)
-    # What refuses a start comes before what a start ends.
-    found.sort(key=lambda finding: (-finding.severity, finding.code.driver, finding.code))
+    found.sort(key=_rank)
     if found and found[0].severity is Severity.ERROR and not found[0].code.driver:
         found = [_start_later(each, found[0]) for each in found]
     if found and found[0].severity is Severity.CRITICAL:
@@ -67,6 +66,12 @@ def evaluate_rules(evidence: Evidence, tolerance: Tolerance = USUAL) -> list[Fin
     if not found or found[0].severity < Severity.WARNING:
         found.insert(0, _healthy(evidence))
     return found
+
+
+def _rank(finding: Finding) -> tuple[int, bool, str]:
+    """Return a finding's place: of errors, what refuses a start precedes what a start ends."""
+    later = finding.severity is Severity.ERROR and finding.code.driver
+    return -finding.severity, later, finding.code.value
 
 
 def _without_driver(evidence: Evidence, tolerance: Tolerance, finding: Finding) -> Finding:
@@ -79,6 +84,7 @@ def _without_driver(evidence: Evidence, tolerance: Tolerance, finding: Finding) 
         if silent or each.suspended
         else Step(END_FIRST, command(evidence, "stop", options=("--wait", "10m", "--yes")))
         for each in live_drivers(evidence, tolerance)
+        if evidence.active or each is not evidence.owner_seen  # a released one is not in the way
     ]
     return replace(finding, steps=(*dict.fromkeys(first), *finding.steps))
 

@@ -14,6 +14,7 @@ from airflow_provider_lance.diagnostics.formatting import sparkline
 from tests.support.cli import Stream, typed
 from tests.support.terminal import on_a_terminal
 
+ARGCOMPLETE = (str(Path(sys.executable).with_name("register-python-argcomplete")),)
 CLI = (sys.executable, "-m", "airflow_provider_lance.cli")
 
 
@@ -90,8 +91,14 @@ COMP_WORDS=({" ".join(map(repr, words))}) COMP_CWORD={len(words) - 1}
 _python_argcomplete lance-stream {words[-1]!r} {words[-2]!r}
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     ran = subprocess.run(
-        ["bash", "--norc", "-c", script], capture_output=True, text=True, check=True, timeout=60
+        ["bash", "--norc", "-c", script],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
     )
     return [each.strip() for each in ran.stdout.splitlines()]
 
@@ -107,7 +114,7 @@ def test_bash_completes_commands_and_options() -> None:
 
 def test_fish_gets_a_script(tmp_path: Path) -> None:
     ran = subprocess.run(
-        ["register-python-argcomplete", "--shell", "fish", "lance-stream"],
+        [*ARGCOMPLETE, "--shell", "fish", "lance-stream"],
         capture_output=True,
         text=True,
         check=True,

@@ -119,7 +119,7 @@ def test_a_task_is_checked_by_its_own_arguments(broken: Stream, state: str, said
     assert alert.headline == said
     assert alert.severity == "error"
     assert alert.text.startswith("ValueError: a <b> & c\nLance ")
-    assert f"lance-stream release {broken.uri} orders --yes" in alert.text
+    assert f"lance-stream release {broken.uri} orders --for-good --yes" in alert.text
     assert alert.report is not None
     assert alert.report["findings"][0]["code"] == "LS102"
 
@@ -205,7 +205,7 @@ def test_a_message_in_a_chat(broken: Stream, add_connection: AddConnection, show
     header, section, foot = said["blocks"]
     assert header["text"]["text"] == said["text"]
     assert "ValueError: a &lt;b&gt; &amp; c" in section["text"]["text"]
-    assert f"lance-stream release {broken.uri} orders --yes" in section["text"]["text"]
+    assert f"lance-stream release {broken.uri} orders --for-good --yes" in section["text"]["text"]
     assert foot["elements"][0]["text"] == "<http://airflow/log?a=1&amp;b=2|Log>"
     assert TOKEN not in shown()
 
@@ -235,7 +235,7 @@ def test_a_mail(broken: Stream, add_connection: AddConnection) -> None:
     body = part.get_payload(decode=True)
     assert isinstance(body, bytes)
     assert "ValueError: a &lt;b&gt; &amp; c" in body.decode()
-    assert f"lance-stream release {broken.uri} orders --yes" in body.decode()
+    assert f"lance-stream release {broken.uri} orders --for-good --yes" in body.decode()
 
 
 def test_html_is_escaped() -> None:

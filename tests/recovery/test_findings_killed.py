@@ -153,6 +153,7 @@ def test_check_reports_a_history_gap_after_a_foreign_cleanup(
     folded = gap.evidence["foldedVersion"]
     assert gap.command == (
         f"lance-stream resolve gap {scene.uri} q --epoch 2 --after-version {folded}"
+        " --committed --yes"
     )
     refused = scene.launch()
     assert refused.error == "HistoryGapError"

@@ -203,8 +203,8 @@ def test_a_driver_of_another_boot_of_this_host_is_gone(tmp_path: Path) -> None:
     stream.commit(0)
     (stream.checkpoint / "metadata").unlink()
     assert warning_codes(stream.look()) == [
-        Code.DRIVER_GONE,
         Code.CHECKPOINT_MISSING,
+        Code.DRIVER_GONE,
         Code.WATERMARK_BEHIND,
     ]
 
