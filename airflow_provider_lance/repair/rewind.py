@@ -140,6 +140,14 @@ def _version(
             f"those up to {least}"
         )
     if watermark.epoch <= to_epoch:
+        # The table stays as it is, so it must be seen to have none of the later epochs.
+        versions = range(1, port.version + 1)
+        if not lost and any(port.properties(version) is None for version in versions):
+            raise PreconditionError(
+                f"versions of {port.uri} were cleaned up, so it cannot be seen whether rows of "
+                f"epochs after {to_epoch} of query {query!r} are in the table: reading them again "
+                "could double them"
+            )
         return None, to_epoch
     return version_before(port, query, state.generation, to_epoch), to_epoch
 
