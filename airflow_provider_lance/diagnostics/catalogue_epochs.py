@@ -30,7 +30,7 @@ class Say:
         "Do first what the finding about the checkpoint says: with it, the epochs are proven."
     )
     STOP = "Stop the driver after its current epoch: it writes down what it knows:"
-    ARE_THERE = "If the rows of epoch {doubt} are in the table:"
+    ARE_THERE = "If the rows of all epochs up to {doubt} are in the table:"
     ARE_NOT = "Or, if they are not; Spark reads epoch {doubt} again:"
     ARE_LOST = (
         "Or, if they are not, go on without the rows of epochs {first} to {doubt}, which are lost "
