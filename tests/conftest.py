@@ -60,7 +60,7 @@ def spark() -> Iterator[SparkSession]:
     with warnings.catch_warnings():
         # PySpark starts its JVM with a fork hook, which Lance warns of; the child only execs Java.
         warnings.filterwarnings("ignore", "lance is not fork-safe")
-        session = _session()
+        session = local_session()
     yield session
     session.stop()
     _end_jvm()
@@ -75,7 +75,7 @@ def _end_jvm() -> None:
     gateway.proc.wait(60)
 
 
-def _session() -> SparkSession:
+def local_session() -> SparkSession:
     return (
         SparkSession.builder.master("local[2]")
         .appName("tests")

@@ -1,0 +1,1 @@
+"""Stateful queries in front of the sink, killed and compared with a batch query."""
