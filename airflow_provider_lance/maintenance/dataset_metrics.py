@@ -19,10 +19,13 @@ from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, read_erro
 
 __all__ = [
     "DatasetMetrics",
+    "Index",
+    "IndexPart",
     "Version",
     "list_versions",
     "measure",
     "measure_fragments",
+    "read_indices",
     "uncovered_rows",
 ]
 
@@ -69,9 +72,12 @@ def measure(
 
     :param target_rows: a fragment with fewer live rows counts as small.
     :param versions: what that listing would give, if it is known.
+    :raises DatasetNotFoundError: the dataset is gone.
     """
     if versions is None:
         versions = list_versions(port, storage_options)
+    if not versions:
+        port.latest()  # raises if the dataset is gone
     return replace(
         measure_fragments(port, target_rows),
         uncovered_rows=max(uncovered_rows(port).values(), default=0),
@@ -100,19 +106,51 @@ def measure_fragments(port: LanceDatasetPort, target_rows: int) -> DatasetMetric
     )
 
 
-def uncovered_rows(port: LanceDatasetPort) -> dict[str, int]:
-    """Return how many rows each index does not cover, except Lance's own indices."""
+@dataclass(frozen=True, slots=True)
+class IndexPart:
+    """A part of an index: the live rows of its fragments, and the bytes of its files."""
+
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An index: its parts, oldest first, and how many rows are in none of them."""
+
+    parts: tuple[IndexPart, ...]
+    uncovered: int
+
+
+def read_indices(port: LanceDatasetPort) -> dict[str, Index]:
+    """Return the indices by name, except Lance's own; from the manifest, no index is opened."""
     dataset = port.dataset
     try:
-        found = {each.name for each in dataset.describe_indices()}
-        return {
-            name: int(dataset.stats.index_stats(name).get("num_unindexed_rows", 0))
-            for name in sorted(found)
-            if not name.startswith("__")
+        found: list[Any] = dataset.describe_indices()
+        rows = {
+            each.fragment_id: each.metadata.physical_rows - each.metadata.num_deletions
+            for each in dataset.get_fragments()
         }
     except LANCE_ERRORS as error:
         port.latest()  # raises if the dataset is gone
         raise read_error(port.uri, error) from error
+    indices = {}
+    for each in sorted(found, key=lambda each: str(each.name)):
+        if each.name.startswith("__"):
+            continue
+        covered = [set(segment.fragment_ids) & rows.keys() for segment in each.segments]
+        parts = tuple(
+            IndexPart(sum(rows[number] for number in numbers), segment.size_bytes or 0)
+            for numbers, segment in zip(covered, each.segments, strict=True)
+        )
+        left = rows.keys() - set().union(*covered)
+        indices[each.name] = Index(parts, sum(rows[number] for number in left))
+    return indices
+
+
+def uncovered_rows(port: LanceDatasetPort) -> dict[str, int]:
+    """Return how many rows each index does not cover, except Lance's own indices."""
+    return {name: index.uncovered for name, index in read_indices(port).items()}
 
 
 @dataclass(frozen=True, slots=True)

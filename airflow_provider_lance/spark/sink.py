@@ -27,6 +27,7 @@ from airflow_provider_lance.spark.active_query import (
     refuse_another_query,
 )
 from airflow_provider_lance.spark.autocompact import AutoCompaction
+from airflow_provider_lance.spark.autoindex import IndexRefresh
 from airflow_provider_lance.spark.epoch_runner import EpochRunner
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.quarantine import open_quarantine
@@ -103,6 +104,9 @@ class LanceSink:
         self.last_activity = time.monotonic()
         self._on_step = on_step
         self._compaction = AutoCompaction(self.options.auto_compact_every, self.options.query_id)
+        self._indices: IndexRefresh | None = None
+        if self.options.keeps_indices:
+            self._indices = IndexRefresh(self.options.query_id, self._compaction.give_way)
         self._schema: pa.Schema | None = None
         self._runner: EpochRunner | None = None
         self._closed = threading.Event()
@@ -164,10 +168,12 @@ class LanceSink:
 
         Spark's ``stop()`` does not wait for a running call of the sink, and an owner must not be
         released during a commit. So this waits, and gives up (returns ``False``) if the call hangs.
-        The sink's own compaction gets a few seconds to end.
+        The sink's own compaction, and its refresh of indices, get a few seconds each to end.
         """
         self.close()
         self._compaction.end(_COMPACTION_SECONDS)
+        if self._indices:
+            self._indices.end(_COMPACTION_SECONDS)
         if self.sides is None or not self._turn.acquire(timeout=_TURN_SECONDS):
             return False
         try:
@@ -291,4 +297,6 @@ class LanceSink:
         if report.decision is Decision.FULL_COMMIT and not self.closed:
             port: Any = session.port
             self._compaction.epoch_done(epoch_id, port, session.owner)
+            if self._indices:
+                self._indices.epoch_done(port, session.owner)
         return report

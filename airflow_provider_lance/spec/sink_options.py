@@ -69,6 +69,7 @@ class SinkOptions(Options):
     - ``targetRowsPerFragment``: rows after which a new fragment begins.
     - ``watermarkEvery``: epochs between two folds of the watermark.
     - ``autoCompactEvery``: epochs between two compactions by the driver; 0 for none.
+    - ``refreshIndices``: the driver covers new rows in the dataset's indices, after its epochs.
     - ``cacheBytes``: the most that Lance's caches hold in the driver; an eighth for manifests and
       file footers, the rest for indices.
     - ``createIfMissing``, ``vectorSizes``: create the dataset with the stream's columns, with list
@@ -114,6 +115,7 @@ class SinkOptions(Options):
     target_rows_per_fragment: int = option(forms.positive, 1_048_576, name="targetRowsPerFragment")
     watermark_every: int = option(forms.positive, 10, name="watermarkEvery")
     auto_compact_every: int = option(forms.count, 0, name="autoCompactEvery")
+    refresh_indices: bool = option(forms.flag, True, name="refreshIndices")
     cache_bytes: int = option(_bytes, CACHE_BYTES, name="cacheBytes")
     create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
     route_by: str | None = option(forms.text, None, name="routeBy")
@@ -244,6 +246,14 @@ class SinkOptions(Options):
                     f"quarantineUri {self.quarantine_place!r} and {other!r} lie in each other: "
                     "give the quarantine a folder of its own"
                 )
+
+    @property
+    def keeps_indices(self) -> bool:
+        """Return whether the driver refreshes indices.
+
+        An epoch in complete mode drops them, and with ``routeBy`` each route has its own.
+        """
+        return self.refresh_indices and not (self.output_mode.effect.replaces_all or self.route_by)
 
     @property
     def quarantines(self) -> bool:

@@ -101,6 +101,7 @@ SINK = {
     "targetRowsPerFragment": "1048576",
     "watermarkEvery": 10,
     "autoCompactEvery": 0,
+    "refreshIndices": True,
     "createIfMissing": True,
     "vectorSizes": {"v": 8},
     "onCheckpointChange": "fail",

@@ -16,7 +16,7 @@ from airflow_provider_lance.diagnostics.collect_dataset import collect_dataset
 from airflow_provider_lance.diagnostics.evidence import Tolerance
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.diagnostics.status import take_status
-from airflow_provider_lance.maintenance.run import refresh_indices
+from airflow_provider_lance.maintenance.indexing import refresh_indices
 from airflow_provider_lance.protocol.dataset import open_dataset
 from tests.support.cli import typed
 from tests.support.consumers import leave

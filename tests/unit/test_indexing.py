@@ -19,10 +19,10 @@ from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
     StorageUnavailableError,
 )
-from airflow_provider_lance.maintenance import run as maintenance
+from airflow_provider_lance.maintenance import indexing
 from airflow_provider_lance.maintenance.compaction import compact
-from airflow_provider_lance.maintenance.dataset_metrics import uncovered_rows
-from airflow_provider_lance.maintenance.run import refresh_indices
+from airflow_provider_lance.maintenance.dataset_metrics import read_indices, uncovered_rows
+from airflow_provider_lance.maintenance.indexing import MANY_PARTS, refresh_indices
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from tests.support.drivers import QUICK
@@ -92,6 +92,18 @@ def test_new_fragments_come_into_every_index(tmp_path: Path, defer: bool) -> Non
     assert compact(open_dataset(uri), options).fragments_removed == 12
     assert uncovered_rows(open_dataset(uri)) == {"id_idx": 0, "vector_idx": 0}
     assert uses_index(uri)
+    expect_right_answers(uri)
+
+
+def test_an_index_with_many_parts_gets_few_and_trained_again_one(tmp_path: Path) -> None:
+    uri = make_vectors(tmp_path)
+    for number in range(8, 8 + MANY_PARTS):
+        add_vectors(uri, number * PER_FRAGMENT)
+        lance.dataset(uri).optimize.optimize_indices(num_indices_to_merge=0)
+    add_vectors(uri, 5000)
+    assert refresh_indices(open_dataset(uri)) == {"id_idx": 0, "vector_idx": 0}
+    assert {len(each.parts) for each in read_indices(open_dataset(uri)).values()} == {1}
+    lance.dataset(uri).optimize.optimize_indices(index_names=["vector_idx"], retrain=True)
     expect_right_answers(uri)
 
 
@@ -247,13 +259,13 @@ def test_a_dataset_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     lance.dataset(uri).create_scalar_index("id", "BTREE")
     append(uri, 40)
     port = open_dataset(uri)
-    seen = maintenance.uncovered_rows
+    seen = indexing.read_indices
 
-    def drop(at: LanceDatasetPort) -> dict[str, int]:
+    def drop(at: LanceDatasetPort) -> Any:
         found = seen(at)
         shutil.rmtree(uri, ignore_errors=True)
         return found
 
-    monkeypatch.setattr(maintenance, "uncovered_rows", drop)
+    monkeypatch.setattr(indexing, "read_indices", drop)
     with pytest.raises(DatasetNotFoundError, match="t.lance"):
         refresh_indices(port, QUICK)
