@@ -19,6 +19,8 @@ The tree::
     │   ├── RowsRefusedError
     │   ├── UserFunctionError
     │   ├── SourceDataLossError
+    │   ├── SourceNotFoundError           a topic is not there
+    │   ├── SourceReplacedError           a topic of the same name, and not the same topic
     │   ├── SourceChangedError            a read dataset updates, deletes or overwrites rows
     │   └── AccessDeniedError
     └── TransientError                    a retry may succeed
@@ -57,6 +59,8 @@ __all__ = [
     "SideTableError",
     "SourceChangedError",
     "SourceDataLossError",
+    "SourceNotFoundError",
+    "SourceReplacedError",
     "SpecError",
     "StorageUnavailableError",
     "TerminalError",
@@ -141,6 +145,14 @@ class UserFunctionError(TerminalError):
 
 class SourceDataLossError(TerminalError):
     """The source no longer holds records that the query has not read."""
+
+
+class SourceNotFoundError(TerminalError):
+    """What the stream reads is not there."""
+
+
+class SourceReplacedError(TerminalError):
+    """What the stream reads was deleted and created again; its offsets name other records."""
 
 
 class SourceChangedError(TerminalError):

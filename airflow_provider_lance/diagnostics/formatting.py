@@ -87,6 +87,7 @@ def unmet(checks: RowChecks) -> str:
         "dropped": checks.dropped,
         "quarantined": checks.quarantined,
         "late": checks.late,
+        "lost": checks.lost,
     }
     parts += [f"{count:,} {word}" for word, count in gone.items() if count]
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""What an epoch's expectations found in its rows: counts that travel in the epoch's own commit."""
+"""What an epoch's expectations found in its rows, and what was lost: counts in its own commit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from airflow_provider_lance.protocol.decoding import json_object, plain_text, wh
 __all__ = ["Met", "RowChecks"]
 
 _EXPECTATIONS = "streaming.expectations"
-_COUNTS = ("dropped", "quarantined", "late", "superseded")
+_NOT_LANDED = ("dropped", "quarantined", "late", "superseded")
+_COUNTS = (*_NOT_LANDED, "lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class RowChecks:
 
     The rows that were read are those that landed, ``dropped``, ``quarantined``, ``late`` (the
     table had something newer) and ``superseded`` (the epoch had) together. A row may miss several
-    expectations, and is dropped or quarantined once.
+    expectations, and is dropped or quarantined once. ``lost`` counts the source's offsets that were
+    gone before they could be read, and were passed over.
     """
 
     expectations: Mapping[str, Met] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class RowChecks:
     quarantined: int = 0
     late: int = 0
     superseded: int = 0
+    lost: int = 0
 
     def __add__(self, other: RowChecks) -> RowChecks:
         """Return the sum; an expectation that only one side has keeps its counts."""
@@ -61,7 +64,7 @@ class RowChecks:
     @property
     def not_landed(self) -> int:
         """Return how many rows were read and did not land."""
-        return sum(self._counts().values())
+        return sum(getattr(self, name) for name in _NOT_LANDED)
 
     def __bool__(self) -> bool:
         """Return whether any row was counted."""
@@ -83,7 +86,8 @@ class RowChecks:
     def read_json(cls, given: object) -> Self:
         """Read what :meth:`to_json` made, as a :data:`.decoding.Reader`.
 
-        :raises ValueError: a count is missing or has another form.
+        :raises ValueError: a count has another form. One that is missing is 0: earlier releases
+            had fewer.
         """
         record = _mapping(given)
         listed = record.get("expectations")
@@ -95,7 +99,7 @@ class RowChecks:
         }
         if len(met) != len(listed):
             raise ValueError("a mapping with counts by different names")
-        return cls(met, *(whole(record.get(word)) for word in _COUNTS))
+        return cls(met, *(whole(record.get(word, 0)) for word in _COUNTS))
 
     def encode(self) -> dict[str, str]:
         """Return the counts as transaction properties; nothing for counts that are 0."""

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import SpecError
-from airflow_provider_lance.protocol.checkpoint import read_checkpoint
+from airflow_provider_lance.protocol.checkpoint import VOID_OFFSET, read_checkpoint
 from airflow_provider_lance.spark.compat import OTHER_INTERNALS, offsets_of, source_names
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spec.sink_options import SinkOptions
@@ -53,6 +53,27 @@ class ActiveQuery:
 
         :return: ``None`` if Spark is at another epoch, or has other internals.
         """
+        return self._lines(epoch_id, "endOffsets")
+
+    def start_offsets(self, epoch_id: int) -> tuple[str, ...] | None:
+        """Return where the epoch in progress begins, as :meth:`end_offsets`.
+
+        A source that has read nothing yet says where it begins.
+        """
+        lines = self._lines(epoch_id, "startOffsets")
+        if lines is None:
+            return None
+        try:
+            return tuple(
+                str(self._sources.apply(place).initialOffset().json())
+                if line == VOID_OFFSET
+                else line
+                for place, line in enumerate(lines)
+            )
+        except OTHER_INTERNALS:
+            return None
+
+    def _lines(self, epoch_id: int, which: str) -> tuple[str, ...] | None:
         try:
             context = self._execution.getLatestExecutionContext()
             if int(context.batchId()) != epoch_id:
@@ -62,9 +83,10 @@ class ActiveQuery:
                 self._sources = self._execution.sources()
                 self._names = source_names(self._execution)
                 self._metadata = context.offsetSeqMetadata()
-            ends = offsets_of(context.endOffsets(), self._sources, self._names, self._metadata)
+            offsets = getattr(context, which)()
+            offsets = offsets_of(offsets, self._sources, self._names, self._metadata)
             buffer = self._buffer_class()
-            self._log.serialize(ends, buffer)
+            self._log.serialize(offsets, buffer)
             text = str(buffer.toString("UTF-8"))
         except OTHER_INTERNALS:
             return None

@@ -15,12 +15,14 @@ from airflow_provider_lance.exceptions import RowsChangedError
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.epoch_plan import EpochPlan
 from airflow_provider_lance.protocol.model import EndOffsets, Epoch, utc_now
+from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.side_tables import SideTables
 from airflow_provider_lance.spark.active_query import ActiveQuery
 from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.history import sequence_of, versions_of
+from airflow_provider_lance.spark.kafka import KafkaTopics
 from airflow_provider_lance.spark.ordered_task import TRUNCATE_FLAG
 from airflow_provider_lance.spark.quarantine import commit_aside, origin_of
 from airflow_provider_lance.spark.run_metrics import EpochReport
@@ -54,6 +56,7 @@ class EpochRunner:
         run_id: str,
         query: ActiveQuery | None,
         compaction: AutoCompaction,
+        topics: KafkaTopics | None,
     ) -> None:
         """Store the arguments; no I/O.
 
@@ -61,8 +64,10 @@ class EpochRunner:
         :param schema: the dataset's.
         :param query: Spark's memory of the query, which knows where an epoch ends.
         :param compaction: gives way to an epoch that must see all other commits.
+        :param topics: what the query reads from Kafka.
         """
         self._options, self._session, self._schema = options, session, schema
+        self._topics = topics
         self._sides = sides
         self._query, self._compaction = query, compaction
         task, order = _task(options, schema, run_id), order_of(options)
@@ -146,6 +151,7 @@ class EpochRunner:
         self._writer.sift_for(origin)
         graves = self._tombstones.newest() if self._tombstones else None
         written = self._writer.write(self._projected(df), port.dataset, graves)
+        written = replace(written, checks=written.checks + self._confirmed(epoch_id))
         write_ms = (time.perf_counter() - began) * 1000
         replaces = mode.effect.replaces_all and port.dataset.get_fragments()
         if not written.rows and not written.checks and not replaces:
@@ -192,6 +198,20 @@ class EpochRunner:
         """Return where Spark's memory says that the epoch ends; ``None`` if it does not say."""
         lines = self._query.end_offsets(epoch_id) if self._query else None
         return EndOffsets.of(lines) if lines else None
+
+    def _confirmed(self, epoch_id: int) -> RowChecks:
+        """Refuse an epoch that was read from other topics; return what was lost of it.
+
+        :raises SourceReplacedError, SourceNotFoundError: see :meth:`.KafkaTopics.confirm`.
+        """
+        if self._topics is None:
+            return RowChecks()
+        ends = self._query.end_offsets(epoch_id) if self._query else None
+        self._topics.confirm(ends)
+        if not (self._query and ends and self._topics.passes_over_loss):
+            return RowChecks()
+        starts = self._query.start_offsets(epoch_id)
+        return RowChecks(lost=self._topics.gone(starts, ends) if starts else 0)
 
     def _projected(self, df: DataFrame) -> DataFrame:
         """Select the dataset's columns in its order, and the values of all conditions.

@@ -25,13 +25,13 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
     MasterUnreachableError,
     RowsRefusedError,
-    SourceDataLossError,
     SpecError,
     TerminalError,
     TransientError,
     UserFunctionError,
     error_class,
 )
+from airflow_provider_lance.spark.kafka_errors import broker_advice, data_loss, missing_topic
 
 __all__ = [
     "access_denied",
@@ -88,18 +88,6 @@ _MASTER = re.compile(r"(Could not parse|Invalid) [Mm]aster URL|A master URL must
 
 _SLOW_WORKER = "Python worker failed to connect back"
 _STOPPED = "Cannot call methods on a stopped SparkContext"
-_LOST = "Some data may have been lost because they are not available"
-_LOST_REASON = re.compile(r"\bReason: (.+?)(?: This could be either |$)")
-_LOST_ADVICE = (
-    "If the topic's retention removed them, continue without them: set "
-    '"failOnDataLoss": "false" in the source\'s options for one run'
-)
-_ANOTHER_TOPIC = ("PARTITION_OFFSET_CHANGED", "PARTITIONS_DELETED")
-_ANOTHER_TOPIC_ADVICE = (
-    "Most likely the topic was deleted and created again, so its offsets began again at 0. Give "
-    "the stream a new query_id and checkpoint_location: it then reads the new topic from its "
-    'startingOffsets. With "failOnDataLoss": "false" it would skip records of the new topic'
-)
 _JAR_ADVICE = "Add the connector's jars with packages, in the version of your Spark"
 _DENIED_ADVICE = "Let the driver's user read and write there, or name another place"
 
@@ -131,7 +119,7 @@ def named_failure(error: BaseException) -> LanceStreamError | None:
             return named_by_worker(found.message) or users_failure(found.message)
     if not chain or any(_JVM_MAY_PASS.match(found.name) for found in chain):
         return None
-    if lost := _data_loss(chain):
+    if lost := data_loss([(found.condition, found.message) for found in chain]):
         return lost
     for rule in (_by_condition, _by_class):
         for found in reversed(chain):
@@ -171,7 +159,7 @@ def access_denied(name: str, message: str) -> AccessDeniedError | None:
     if made := _MKDIR.search(message):
         return _not_made(made[1])
     if _DENIED_CLASSES.fullmatch(name) or (name.startswith("java.io.") and _DENIED.search(message)):
-        return AccessDeniedError(f"{message}. {_DENIED_ADVICE}")
+        return AccessDeniedError(f"{message}. {broker_advice(name) or _DENIED_ADVICE}")
     return None
 
 
@@ -184,23 +172,6 @@ def _not_made(folder: str) -> AccessDeniedError | None:
             return None
         return AccessDeniedError(f"cannot make {folder}: {error.strerror}. {_DENIED_ADVICE}")
     return None
-
-
-def _data_loss(chain: list[_JavaError]) -> SourceDataLossError | None:
-    """Return that Kafka has lost records, in its connector's words; its client says less."""
-    found = next((error for error in chain if error.condition.startswith("KAFKA_DATA_LOSS")), None)
-    if found is None:  # connectors before 4.0 have no condition
-        found = next((error for error in reversed(chain) if _LOST in error.message), None)
-    if found is None:
-        return None
-    said = " ".join(found.message.split())
-    reason = _LOST_REASON.search(said)
-    another_topic = found.condition.partition(".")[2].startswith(_ANOTHER_TOPIC)
-    return SourceDataLossError(
-        "Kafka no longer has records that the query has not read. "
-        f"{(reason[1] if reason else said).rstrip('.')}. "
-        f"{_ANOTHER_TOPIC_ADVICE if another_topic else _LOST_ADVICE}"
-    )
 
 
 def _by_condition(found: _JavaError) -> TerminalError | None:
@@ -218,6 +189,8 @@ def _by_class(found: _JavaError) -> LanceStreamError | None:
         return SpecError(f"a class of the JVM is missing. {said}. {_JAR_ADVICE}")
     if found.name.endswith(("IllegalArgumentException", "NumberFormatException")):
         return SpecError(found.message)
+    if missing := missing_topic(found.name, found.message):
+        return missing
     if found.name.endswith((".AnalysisException", ".ParseException")):
         return SpecError(found.message)
     if found.message.startswith(_STOPPED):  # after one minute of unsuccessful requests to a master

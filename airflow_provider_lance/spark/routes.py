@@ -148,6 +148,7 @@ class RouteRunner(EpochRunner):
         finally:
             if tables is None:
                 kept.unpersist()
+        lost = self._confirmed(epoch_id)
         write_ms = (time.perf_counter() - began) * 1000
         sent = [
             self._commit(route, each, written[route], started_at, ends)
@@ -156,20 +157,22 @@ class RouteRunner(EpochRunner):
             for route, each in plans.items()
         ]
         self._routed.note(before, *_size(sent))
-        return self._record(plan, sent, started_at, write_ms, ends)
+        return self._record(plan, sent, lost, started_at=started_at, write_ms=write_ms, ends=ends)
 
     def _record(
         self,
         plan: EpochPlan,
         sent: list[_Sent],
+        lost: RowChecks,
+        *,
         started_at: str,
         write_ms: float,
         ends: EndOffsets | None,
     ) -> EpochReport:
         """Commit to the home what went where; it has the epoch once every route has it."""
         port: Any = plan.port
-        checks = sum((each.checks for each in sent), RowChecks())
-        if not sent:
+        checks = sum((each.checks for each in sent), lost)
+        if not sent and not lost:
             plan.finish(ends)
             return EpochReport(plan.epoch_id, None, write_ms=write_ms, version=port.version)
         self._sides.claim(plan.epoch_id)

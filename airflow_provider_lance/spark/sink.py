@@ -30,6 +30,7 @@ from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.autoindex import IndexRefresh
 from airflow_provider_lance.spark.epoch_runner import EpochRunner
 from airflow_provider_lance.spark.files import HadoopFiles
+from airflow_provider_lance.spark.kafka import KafkaTopics
 from airflow_provider_lance.spark.quarantine import open_quarantine
 from airflow_provider_lance.spark.routes import RouteRunner, open_home
 from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
@@ -107,6 +108,7 @@ class LanceSink:
         self._indices: IndexRefresh | None = None
         if self.options.keeps_indices:
             self._indices = IndexRefresh(self.options.query_id, self._compaction.give_way)
+        self._topics: KafkaTopics | None = None
         self._schema: pa.Schema | None = None
         self._runner: EpochRunner | None = None
         self._closed = threading.Event()
@@ -127,6 +129,7 @@ class LanceSink:
         :raises CheckpointMismatchError, HistoryGapError, ProtocolVersionError: see
             :meth:`~airflow_provider_lance.protocol.session.DriverSession.prepare`.
         :raises CheckpointCorruptError: Spark cannot read a file of the checkpoint.
+        :raises SourceReplacedError, SourceNotFoundError: see :meth:`.KafkaTopics.admit`.
         :raises FencedError, TransientError: the query could not be taken from an owner that did not
             release it.
         """
@@ -174,10 +177,12 @@ class LanceSink:
         self._compaction.end(_COMPACTION_SECONDS)
         if self._indices:
             self._indices.end(_COMPACTION_SECONDS)
-        if self.sides is None or not self._turn.acquire(timeout=_TURN_SECONDS):
+        if not self._turn.acquire(timeout=_TURN_SECONDS):
             return False
         try:
-            return self.sides.release()
+            if self._topics:
+                self._topics.close()
+            return self.sides.release() if self.sides else False
         finally:
             self._turn.release()
 
@@ -216,6 +221,9 @@ class LanceSink:
         session.prepare()
         if streaming:  # otherwise Spark has already read it, and writes to it
             refuse_corrupt(files, checkpoint, port, options.query_id, session.watermark)
+            self._topics = KafkaTopics.of(df, files)
+            if self._topics:
+                self._topics.admit(checkpoint)
         sides = SideTables(session, self._open_side, digest=options.division)
         sides.prepare(options.side_uri)
         if options.quarantines:
@@ -291,6 +299,7 @@ class LanceSink:
                 run_id=driver.run_id,
                 query=find_active_query(df.sparkSession, driver.checkpoint_id),
                 compaction=self._compaction,
+                topics=self._topics,
             )
             spare_size_checks(df)
         report = self._runner.run(df, epoch_id)

@@ -1,4 +1,4 @@
-"""The Lance datasets in the plan of a streaming DataFrame: which, and which of their columns.
+"""The sources in the plan of a streaming DataFrame: their options, and the columns of Lance's.
 
 Reads Spark's internals, whose names are those of PySpark 4.2 and 4.3. Where another version
 differs, nothing is found.
@@ -21,7 +21,7 @@ from airflow_provider_lance.source.slices import CHANGE_COLUMNS
 from airflow_provider_lance.spark.compat import OTHER_INTERNALS
 from airflow_provider_lance.spark.source import STREAM_FORMAT
 
-__all__ = ["needed_columns", "quoted", "read_less", "refuse_loop"]
+__all__ = ["needed_columns", "quoted", "read_less", "refuse_loop", "source_options"]
 
 _NAMES_ITS_OUTPUT = ("Project", "Aggregate")
 """Above such a node only the columns that it names are visible."""
@@ -45,6 +45,19 @@ def refuse_loop(df: DataFrame, uri: str) -> None:
                 f"the DataFrame reads {path}, and the sink writes {uri}: the stream would read its "
                 "own rows for ever. Give it another dataset to write"
             )
+
+
+def source_options(df: DataFrame, formats: Collection[str]) -> list[dict[str, str]]:
+    """Return the options of each source of some formats in a streaming DataFrame.
+
+    :param formats: as users name them, in lower case; so are the names of the options.
+    """
+    try:
+        leaves = _each(_query(df).analyzed().collectLeaves())
+        found = [leaf.extraOptions() for leaf in leaves if _is_stream_of(leaf, formats)]
+        return [{str(name): str(each.get(name)) for name in each.keySet()} for each in found]
+    except OTHER_INTERNALS:
+        return []
 
 
 def needed_columns(df: DataFrame) -> list[str] | None:
@@ -133,9 +146,13 @@ def _lance_leaves(plan: Any) -> Iterator[Any]:
 
 
 def _is_lance(node: Any) -> bool:
+    return _is_stream_of(node, (LANCE, STREAM_FORMAT))
+
+
+def _is_stream_of(node: Any, formats: Collection[str]) -> bool:
     return bool(
         node.getClass().getSimpleName() == "StreamingRelationV2"
-        and str(node.sourceName()).lower() in (LANCE, STREAM_FORMAT)
+        and str(node.sourceName()).lower() in formats
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import lance
 import pytest
 
 from airflow_provider_lance.exceptions import TerminalError, error_class
+from airflow_provider_lance.spark.kafka import TOPIC_IDS
 from airflow_provider_lance.spec.source_options import consumer_options, known_options
 from airflow_provider_lance.triggers.task_log import Warnings
 from tests.support.kafka import KafkaSession, kafka_broker
@@ -32,6 +35,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaSession]:
 class Topic:
     """A topic with a stream that reads it into a dataset."""
 
+    sql = "SELECT partition, offset, int(string(value)) AS value FROM source"
+
     def __init__(self, session: KafkaSession, root: Path, name: str, partitions: int) -> None:
         self._session, self._root, self.name, self._partitions = session, root, name, partitions
         self._call("create", partitions=partitions)
@@ -49,31 +54,32 @@ class Topic:
         self._call("delete")
         self._call("create", partitions=partitions or self._partitions)
 
-    def run(self, query_id: str = "orders", **options: str) -> dict[str, Any]:
+    def run(self, query_id: str = "orders", **options: str | None) -> dict[str, Any]:
         """Read what is available; return the driver's summary."""
-        return self._session.call(
-            "run",
-            spec={
-                "launchId": "launch",
-                "trigger": "availableNow",
-                "source": {
-                    "format": "kafka",
-                    "options": {
-                        "kafka.bootstrap.servers": self._session.servers,
-                        "subscribe": self.name,
-                        "startingOffsets": "earliest",
-                        **options,
-                    },
-                },
-                "sql": "SELECT partition, offset, int(string(value)) AS value FROM source",
-                "sink": {
-                    "uri": self.uri,
-                    "queryId": query_id,
-                    "checkpointLocation": str(self._root / f"checkpoint-{query_id}"),
-                    "createIfMissing": True,
-                },
+        return self._session.call("run", spec=self.spec(query_id, options))
+
+    def spec(self, query_id: str, options: dict[str, str | None]) -> dict[str, Any]:
+        given = {
+            "kafka.bootstrap.servers": self._session.servers,
+            "subscribe": self.name,
+            "startingOffsets": "earliest",
+            **options,
+        }
+        return {
+            "launchId": "launch",
+            "trigger": "availableNow",
+            "source": {
+                "format": "kafka",
+                "options": {name: text for name, text in given.items() if text is not None},
             },
-        )
+            "sql": self.sql,
+            "sink": {
+                "uri": self.uri,
+                "queryId": query_id,
+                "checkpointLocation": str(self._root / f"checkpoint-{query_id}"),
+                "createIfMissing": True,
+            },
+        }
 
     @property
     def uri(self) -> str:
@@ -115,18 +121,31 @@ def test_each_record_lands_once(session: KafkaSession, tmp_path: Path) -> None:
     assert sorted(topic.values()) == expected
 
 
-def test_a_topic_created_again_with_fewer_records_is_data_loss(topic: Topic) -> None:
-    topic.create_again()
-    topic.add(100, 3)
-    message = lost(topic.run())
-    assert f"Partition {topic.name}-0 offset was changed from 10 to 3. " in message
+def replaced(summary: dict[str, Any], topic: Topic) -> str:
+    """Return the message of a driver that refused a topic which was created again."""
+    assert (summary["reason"], summary["error"]) == ("failed", "SourceReplacedError"), summary
+    assert issubclass(error_class("SourceReplacedError"), TerminalError), "not retried"
+    message = str(summary["message"])
+    assert f"topic {topic.name!r} has the id " in message
     assert "new query_id and checkpoint_location:" in message
+    return message
+
+
+@pytest.mark.parametrize("off", [{}, OFF], ids=["fail", "pass over"])
+@pytest.mark.parametrize("count", [3, 10, 15], ids=["shorter", "equal", "longer"])
+def test_a_topic_created_again_is_refused(topic: Topic, count: int, off: dict[str, str]) -> None:
+    topic.create_again()
+    topic.add(100, count)
+    for _ in range(2):
+        replaced(topic.run(**off), topic)
     assert topic.values() == list(range(10)), "nothing of the new topic"
-    assert topic.run("orders-2")["rows"] == 3, "what the message says"
-    assert sorted(topic.values()) == [*range(10), 100, 101, 102]
+    assert topic.run("orders-2")["rows"] == count, "what the message says"
+    assert sorted(topic.values()) == [*range(10), *range(100, 100 + count)]
+    topic.add(200, 2)
+    assert topic.run("orders-2")["rows"] == 2
 
 
-def test_a_topic_created_again_with_fewer_partitions_is_data_loss(
+def test_a_topic_created_again_with_fewer_partitions_is_refused(
     session: KafkaSession, tmp_path: Path
 ) -> None:
     topic = Topic(session, tmp_path, tmp_path.name, 2)
@@ -135,9 +154,70 @@ def test_a_topic_created_again_with_fewer_partitions_is_data_loss(
     topic.run()
     topic.create_again(partitions=1)
     topic.add(100, 20)
-    message = lost(topic.run())
-    assert f"Partitions Set({topic.name}-1) have been deleted. " in message
-    assert "new query_id and checkpoint_location:" in message
+    replaced(topic.run(), topic)
+
+
+@pytest.mark.parametrize("how", ["subscribePattern", "assign"])
+def test_a_topic_created_again_is_refused_however_it_is_named(
+    session: KafkaSession, tmp_path: Path, how: str
+) -> None:
+    topic = Topic(session, tmp_path, tmp_path.name, 1)
+    given = {
+        "subscribePattern": {"subscribePattern": f"{topic.name}.*"},
+        "assign": {"assign": json.dumps({topic.name: [0]})},
+    }[how]
+    topic.add(0, 10)
+    assert topic.run(subscribe=None, **given)["rows"] == 10
+    if how == "subscribePattern":
+        other = Topic(session, tmp_path, f"{topic.name}-other", 1)
+        other.add(10, 5)
+        assert topic.run(subscribe=None, **given)["rows"] == 5
+        topic = other
+    topic.create_again()
+    topic.add(100, 15)
+    replaced(topic.run(subscribe=None, **given), topic)
+
+
+def test_a_topic_created_again_is_refused_though_its_epoch_never_landed(
+    session: KafkaSession, tmp_path: Path
+) -> None:
+    """No row, so the dataset has no trace of the query: only the checkpoint knows the topic."""
+    topic = Topic(session, tmp_path, tmp_path.name, 1)
+    topic.add(0, 10)
+    topic.sql = "SELECT partition, offset, 1 AS value FROM source WHERE offset < 0"
+    assert topic.run()["epochs"] == 0
+    topic.create_again()
+    topic.add(100, 15)
+    replaced(topic.run(), topic)
+
+
+def test_a_topic_that_is_the_same_one_can_be_accepted(topic: Topic, tmp_path: Path) -> None:
+    topic.create_again()
+    topic.add(0, 15)
+    message = replaced(topic.run(), topic)
+    assert f"remove the folder {TOPIC_IDS} of the checkpoint" in message
+    shutil.rmtree(tmp_path / "checkpoint-orders" / TOPIC_IDS)
+    assert topic.run()["rows"] == 5
+    assert topic.values() == list(range(15))
+    topic.create_again()
+    replaced(topic.run(), topic)
+
+
+def test_a_topic_created_again_while_an_epoch_is_read_is_refused(
+    topic: Topic, session: KafkaSession, tmp_path: Path
+) -> None:
+    topic.add(10, 10)
+    spec = topic.spec("orders", {"kafkaConsumer.pollTimeoutMs": "4000", "minPartitions": "10"})
+    slowly = "java_method('java.lang.Thread', 'sleep', CAST(if(offset > -1, 300, 0) AS BIGINT))"
+    spec["sql"] = f"{topic.sql} WHERE {slowly} IS NULL OR true"
+    again = [
+        {"call": "delete", "topic": topic.name},
+        {"call": "create", "topic": topic.name},
+        {"call": "add", "topic": topic.name, "first": 100, "count": 30},
+    ]
+    planned = str(tmp_path / "checkpoint-orders" / "offsets" / "1")
+    replaced(session.call("run_during", spec=spec, path=planned, calls=again), topic)
+    assert topic.values() == list(range(10))
 
 
 def test_records_that_retention_removed_are_data_loss(topic: Topic) -> None:
@@ -151,7 +231,8 @@ def test_records_that_retention_removed_are_data_loss(topic: Topic) -> None:
         )
         assert 'set "failOnDataLoss": "false" in' in message
     assert topic.values() == list(range(10))
-    assert topic.run(**OFF)["rows"] == 5, "what the message says"
+    summary = topic.run(**OFF)
+    assert (summary["rows"], summary["checks"]["lost"]) == (5, 5), "what the message says"
 
 
 def test_fail_on_data_loss_false_passes_over_what_is_gone_and_the_task_shows_the_warning(
@@ -169,35 +250,12 @@ def test_fail_on_data_loss_false_passes_over_what_is_gone_and_the_task_shows_the
     assert topic.run()["rows"] == 1, "for one run"
 
 
-def test_fail_on_data_loss_false_passes_over_records_of_a_topic_created_again(
-    topic: Topic, session: KafkaSession
-) -> None:
-    topic.create_again()
-    topic.add(100, 3)
-    before = len(session.log())
-    assert topic.run(**OFF)["rows"] == 0
-    shown = [line for line in map(Warnings(), session.log()[before:].splitlines()) if line]
-    changed = f"Partition {topic.name}-0's offset was changed from 10 to 3."
-    assert any(changed in line for line in shown), shown
-    topic.add(103, 2)
-    assert topic.run()["rows"] == 2
-    assert sorted(topic.values()) == [*range(10), 103, 104], "the first three are not read"
-
-
-def test_a_topic_created_again_that_is_longer_is_not_noticed(topic: Topic) -> None:
-    """A limit of Spark's connector, which knows a topic by its name: docs/how-to/kafka.md."""
-    topic.create_again()
-    topic.add(100, 15)
-    assert topic.run()["reason"] == "finished"
-    assert sorted(topic.values()) == [*range(10), *range(110, 115)]
-
-
-def test_a_topic_that_is_not_there_may_come(topic: Topic, session: KafkaSession) -> None:
+def test_a_topic_that_is_not_there_is_named(topic: Topic, session: KafkaSession) -> None:
     session.call("delete", topic=topic.name)
     summary = topic.run()
-    assert summary["reason"] == "failed"
-    assert not issubclass(error_class(summary["error"]), TerminalError)
-    assert "UnknownTopicOrPartitionException" in summary["message"]
+    assert (summary["reason"], summary["error"]) == ("failed", "SourceNotFoundError")
+    assert issubclass(error_class(summary["error"]), TerminalError)
+    assert f"have no topic {topic.name!r}." in summary["message"]
 
 
 def test_the_options_of_the_source_are_those_of_the_connector(session: KafkaSession) -> None:

@@ -10,7 +10,9 @@ reads one JSON object a line, ``{"call": name, ...arguments}``, and answers with
 from __future__ import annotations
 
 import json
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -19,6 +21,7 @@ from pyspark.sql import functions as F
 from airflow_provider_lance.spark.application import start_logging
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spec.job import JobSpec
+from tests.support.processes import wait_for
 
 
 class Kafka:
@@ -89,6 +92,17 @@ class Kafka:
     def run(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Run a job; return its summary."""
         return run(self._session, JobSpec.parse(spec)).to_json()
+
+    def run_during(
+        self, spec: dict[str, Any], path: str, calls: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Run a job, call functions of this class once a file is there; return its summary."""
+        with ThreadPoolExecutor(1) as pool:
+            running = pool.submit(self.run, spec)
+            wait_for(path, lambda: os.path.exists(path) or running.done())
+            for each in calls:
+                getattr(self, each.pop("call"))(**each)
+            return running.result()
 
 
 def main(servers: str, jars: str) -> None:

@@ -1,0 +1,341 @@
+"""The topics of a stream's Kafka sources: by Kafka's own ids, and how much of them is gone.
+
+Spark knows a topic by its name. One that was deleted and created again has the same name and other
+records at the same offsets, so rows would be missing and nothing would fail. Kafka gives each topic
+an id. The ids lie in the checkpoint beside the offsets that they belong to: they are recorded
+before Spark plans the first epoch, and each epoch is compared with them once it has been read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_provider_lance.exceptions import (
+    SourceNotFoundError,
+    SourceReplacedError,
+    SpecError,
+)
+from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.files import Files
+from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.spark.compat import OTHER_INTERNALS
+from airflow_provider_lance.spark.streaming_plan import source_options
+
+__all__ = ["TOPIC_IDS", "KafkaTopics", "gone_offsets", "replaced_topics"]
+
+log = logging.getLogger(__name__)
+
+TOPIC_IDS = "lance-topics"
+"""The folder in the checkpoint with the ids, one file for each time that a topic was added.
+
+Files are never changed: one that was cut off by the end of a driver hides no older one.
+"""
+_FORMATS = ("kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider")
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+"""Kafka's zero id: the broker is older than 2.8."""
+_UNKNOWN = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
+_DENIED = "org.apache.kafka.common.errors.TopicAuthorizationException"
+_PATIENCE_SECONDS = 15.0
+"""How long a missing topic may take to appear: brokers learn of a new topic, and of all topics
+after their own start, with a delay."""
+_LOOK_SECONDS = 1.0
+
+Ids = Mapping[str, tuple[str, ...]]
+"""Topics by name, each with its id; with several if sources on several clusters have that name."""
+Offsets = Mapping[tuple[str, int], int]
+"""An offset by topic and partition."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One Kafka source of the query: its options, lower case, and a client of its cluster."""
+
+    options: Mapping[str, str]
+    admin: Any
+
+    @property
+    def named(self) -> list[str] | None:
+        """Return the topics that the options name, ``None`` with a pattern."""
+        if assigned := self.options.get("assign"):
+            return sorted(json.loads(assigned))
+        if subscribed := self.options.get("subscribe"):
+            return [each.strip() for each in subscribed.split(",") if each.strip()]
+        return None
+
+    @property
+    def passes_over_loss(self) -> bool:
+        return self.options.get("failondataloss", "true").lower() == "false"
+
+
+class KafkaTopics:
+    """The topics that one query reads; everything here is done with Spark's own Kafka client."""
+
+    def __init__(self, session: SparkSession, sources: Sequence[_Source], files: Files) -> None:
+        """Store the arguments.
+
+        :param files: the checkpoint.
+        """
+        self._jvm: Any = session.sparkContext._jvm
+        self._sources, self._files = sources, files
+        self._known: dict[str, tuple[str, ...]] = {}
+        self._unidentified: set[str] = set()
+
+    @classmethod
+    def of(cls, df: DataFrame, files: Files) -> KafkaTopics | None:
+        """Return the topics of a streaming DataFrame, ``None`` if it reads none.
+
+        :param files: the checkpoint.
+        """
+        found = source_options(df, _FORMATS)
+        if not found:
+            return None
+        try:
+            sources = [_Source(each, _admin(df.sparkSession, each)) for each in found]
+        except Py4JJavaError:
+            raise
+        except OTHER_INTERNALS as error:
+            log.warning("Topics are not compared by id: Spark has other internals. error=%s", error)
+            return None
+        return cls(df.sparkSession, sources, files)
+
+    def close(self) -> None:
+        """Close the connections."""
+        for source in self._sources:
+            source.admin.close(self._jvm.java.time.Duration.ZERO)
+
+    # -------------------------------------------------------------------------------------- check
+
+    def admit(self, checkpoint: Checkpoint) -> None:
+        """Compare the topics with those that the checkpoint's offsets belong to; record new ones.
+
+        :raises SourceReplacedError: a topic was deleted and created again.
+        :raises SourceNotFoundError: a topic that the options name is not there.
+        """
+        began = checkpoint.planned > NO_EPOCH  # before that, no offset belongs to any topic
+        known = self._recorded() if began else {}
+        seen = self._seen(self._matching, _PATIENCE_SECONDS)
+        self._compare(known, seen)
+        self._known = known
+        self._record(seen)
+
+    def confirm(self, ends: Iterable[str] | None) -> None:
+        """Compare the topics with the recorded ones, after an epoch has been read.
+
+        An id never comes back, so the epoch was read from the topics that had these ids before.
+
+        :param ends: where the epoch ends, as Spark's log says; ``None`` if that is not known.
+        :raises SourceReplacedError, SourceNotFoundError: as :meth:`admit`.
+        """
+        read = sorted({topic for topic, _ in _offsets(ends or ())})
+        seen = self._seen(lambda source: self._of_pattern(source, read), 0)
+        self._compare(self._known, seen)
+        self._record(seen)
+
+    def _compare(self, known: Ids, seen: Ids) -> None:
+        if changed := replaced_topics(known, seen):
+            topic = changed[0]
+            more = f", and so are {', '.join(changed[1:])}" if changed[1:] else ""
+            raise SourceReplacedError(
+                f"topic {topic!r} has the id {' and '.join(seen[topic])}, and the stream has read "
+                f"the topic with the id {' and '.join(known[topic])}{more}: it was deleted and "
+                "created again, or the brokers are those of another cluster, so the stream's "
+                "offsets name other records. Nothing of the epoch was committed. Give the stream a "
+                "new query_id and checkpoint_location: it then reads the topic from its "
+                "startingOffsets. If the topic has the same records at the same offsets, as after "
+                f"a move of the cluster, remove the folder {TOPIC_IDS} of the checkpoint"
+            )
+
+    def _record(self, seen: Ids) -> None:
+        """Write the ids of topics that are not recorded yet."""
+        if seen.items() <= self._known.items():
+            return
+        self._known |= seen
+        names = [int(name) for name in self._files.names(TOPIC_IDS) if name.isdecimal()]
+        content = json.dumps({"topics": self._known}).encode()
+        self._files.write(f"{TOPIC_IDS}/{max(names, default=-1) + 1}", content)
+
+    def _recorded(self) -> dict[str, tuple[str, ...]]:
+        """Return the newest record that was written whole; empty if there is none."""
+        names = [int(name) for name in self._files.names(TOPIC_IDS) if name.isdecimal()]
+        for name in sorted(names, reverse=True):
+            try:
+                topics = json.loads(self._files.read(f"{TOPIC_IDS}/{name}") or b"")["topics"]
+                return {str(topic): tuple(map(str, ids)) for topic, ids in topics.items()}
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+        return {}
+
+    # --------------------------------------------------------------------------------------- look
+
+    def _seen(self, of_pattern: Callable[[_Source], list[str]], patience: float) -> Ids:
+        """Ask the brokers for the ids of all topics that are read."""
+        found: dict[str, set[str]] = {}
+        for source in self._sources:
+            named = source.named
+            wanted = of_pattern(source) if named is None else named
+            for topic, its_id in self._described(source, wanted, patience, named is not None):
+                found.setdefault(topic, set()).add(its_id)
+        return {topic: tuple(sorted(ids)) for topic, ids in found.items()}
+
+    def _described(
+        self, source: _Source, topics: list[str], patience: float, must_exist: bool
+    ) -> Iterator[tuple[str, str]]:
+        pending = source.admin.describeTopics(topics).topicNameValues() if topics else {}
+        for topic in topics:
+            answer, until = pending[topic], time.monotonic() + patience
+            while True:
+                try:
+                    its_id = str(answer.get().topicId().toString())
+                except Py4JJavaError as error:
+                    cause = _cause(error)
+                    if cause == _UNKNOWN and must_exist and time.monotonic() < until:
+                        time.sleep(_LOOK_SECONDS)
+                        answer = source.admin.describeTopics([topic]).topicNameValues()[topic]
+                        continue
+                    if cause == _UNKNOWN and must_exist:
+                        raise self._not_found(source, topic) from None
+                    if cause not in (_UNKNOWN, _DENIED):
+                        raise
+                    its_id = _NO_ID
+                    if cause == _UNKNOWN:
+                        break  # Spark says what it lost with it
+                if its_id != _NO_ID:
+                    yield topic, its_id
+                else:
+                    self._note_unidentified(topic)
+                break
+
+    def _note_unidentified(self, topic: str) -> None:
+        if topic not in self._unidentified:
+            self._unidentified.add(topic)
+            log.warning(
+                "The broker does not tell the id of topic %r (Kafka tells it from 2.8 on, and to "
+                "users who may describe the topic): a topic of this name that was created again "
+                "and has as many records is not noticed.",
+                topic,
+            )
+
+    def _not_found(self, source: _Source, topic: str) -> SourceNotFoundError:
+        servers = source.options.get("kafka.bootstrap.servers", "")
+        return SourceNotFoundError(
+            f"the brokers at {servers} have no topic {topic!r}. Correct the source's options, or "
+            "create the topic and start the stream again. If it was deleted and is to be created "
+            "again, give the stream a new query_id and checkpoint_location"
+        )
+
+    def _matching(self, source: _Source) -> list[str]:
+        """Return the topics that a source's pattern matches now."""
+        names = source.admin.listTopics().names().get()
+        return self._of_pattern(source, sorted(map(str, names)))
+
+    def _of_pattern(self, source: _Source, topics: list[str]) -> list[str]:
+        pattern = source.options.get("subscribepattern", "")
+        matches = self._jvm.java.util.regex.Pattern.matches
+        return [topic for topic in topics if matches(pattern, topic)]
+
+    # --------------------------------------------------------------------------------------- loss
+
+    @property
+    def passes_over_loss(self) -> bool:
+        """Return whether a source has ``failOnDataLoss=false``."""
+        return any(source.passes_over_loss for source in self._sources)
+
+    def gone(self, starts: Iterable[str], ends: Iterable[str]) -> int:
+        """Return how many offsets of an epoch are gone, in sources that pass over them.
+
+        Ask after the epoch has been read: a record that is removed between its reading and this
+        counts too.
+        """
+        first, last, count = _offsets(starts), _offsets(ends), 0
+        for source in self._sources:
+            if source.passes_over_loss:
+                named = source.named
+                mine = [place for place in last if named is None or place[0] in named]
+                count += gone_offsets(first, last, self._earliest(source, mine))
+        return count
+
+    def _earliest(self, source: _Source, places: list[tuple[str, int]]) -> Offsets:
+        jvm = self._jvm
+        kind = jvm.org.apache.kafka.common.TopicPartition
+        spec = jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest()
+        asked = {place: kind(*place) for place in places}
+        answer = source.admin.listOffsets(dict.fromkeys(asked.values(), spec))
+        found: dict[tuple[str, int], int] = {}
+        for place, each in asked.items():
+            try:
+                found[place] = int(answer.partitionResult(each).get().offset())
+            except Py4JJavaError as error:
+                if _cause(error) != _UNKNOWN:
+                    raise
+        return found
+
+
+def replaced_topics(known: Ids, seen: Ids) -> list[str]:
+    """Return the topics that are recorded with other ids than they have now, sorted."""
+    return sorted(
+        topic for topic, ids in seen.items() if not set(ids) <= set(known.get(topic, ids))
+    )
+
+
+def gone_offsets(starts: Offsets, ends: Offsets, earliest: Offsets) -> int:
+    """Return how many offsets between ``starts`` and ``ends`` are before the earliest ones.
+
+    A partition that an epoch reads for the first time begins at 0, in Spark too.
+    """
+    return sum(
+        max(0, min(earliest[place], end) - starts.get(place, 0))
+        for place, end in ends.items()
+        if place in earliest
+    )
+
+
+def _offsets(lines: Iterable[str]) -> dict[tuple[str, int], int]:
+    """Read lines of Spark's log: the offsets of Kafka's sources; lines of others are left out."""
+    found: dict[tuple[str, int], int] = {}
+    for line in lines:
+        try:
+            topics = json.loads(line[line.index("{") :])
+            found |= {
+                (topic, int(partition)): int(offset)
+                for topic, partitions in topics.items()
+                for partition, offset in partitions.items()
+            }
+        except (ValueError, TypeError, AttributeError):
+            continue
+    return found
+
+
+def _admin(session: SparkSession, options: Mapping[str, str]) -> Any:
+    """Return a client with the source's own options, and Spark's delegation token if it has one.
+
+    :raises SpecError: the options are not those of a client.
+    """
+    gateway: Any = session.sparkContext._gateway
+    jvm = gateway.jvm
+    kafka = {name[6:]: text for name, text in options.items() if name.startswith("kafka.")}
+    none = gateway.new_array(jvm.org.apache.kafka.common.TopicPartition, 0)
+    try:
+        return jvm.org.apache.spark.sql.kafka010.AssignStrategy(none).createAdmin(kafka)
+    except Py4JJavaError as error:
+        raise SpecError(f"the source's options are refused: {_deepest(error)}") from None
+
+
+def _cause(error: Py4JJavaError) -> str:
+    """Return the class of what a Kafka client's future failed with."""
+    thrown = error.java_exception.getCause() or error.java_exception
+    return str(thrown.getClass().getName())
+
+
+def _deepest(error: Py4JJavaError) -> str:
+    thrown = error.java_exception
+    while thrown.getCause() is not None:
+        thrown = thrown.getCause()
+    return str(thrown.getMessage())
