@@ -195,6 +195,7 @@ def numbers(status: Status) -> list[tuple[str, str]]:
     rates = (status.input_rows_per_second, status.processed_rows_per_second)
     age, in_flight = status.epoch_age_seconds, status.in_flight
     by = f" by {status.launched_by}" if status.launched_by else ""
+    kept = status.query_state
     rows: list[tuple[str, str | None]] = [
         ("since", _ago(status.since)),
         ("query", f"{status.query_id} in {status.uri}"),
@@ -209,6 +210,9 @@ def numbers(status: Status) -> list[tuple[str, str]]:
         ("rows/s", None if None in rates else f"{rates[0]:,.0f} in, {rates[1]:,.0f} processed"),
         ("dataset", f"{_count(status.rows)} rows in {_count(status.fragments)} fragments"),
         ("not met", formatting.unmet(status.checks) if status.checks else None),
+        ("query state", formatting.held(kept) if kept else None),
+        ("event time", formatting.event_time(kept, datetime.now(UTC)) if kept else None),
+        ("too late", f"{kept.too_late:,} rows dropped" if kept and kept.too_late else None),
         ("owner", None if status.token is None else f"token {status.token}, {status.owner_state}"),
         ("driver", status.driver),
         ("launch", f"{status.launch_id}{by}" if status.launch_id else None),

@@ -8,9 +8,12 @@ from datetime import UTC, datetime
 
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.row_checks import RowChecks
+from airflow_provider_lance.supervision.query_state import QueryState
 
 __all__ = [
     "ago",
+    "event_time",
+    "held",
     "is_later",
     "lasted",
     "reached",
@@ -91,6 +94,27 @@ def unmet(checks: RowChecks) -> str:
     }
     parts += [f"{count:,} {word}" for word, count in gone.items() if count]
     return ", ".join(parts)
+
+
+def held(state: QueryState) -> str:
+    """Return what stateful operators hold, each with its rows and its memory."""
+    return ", ".join(
+        f"{each.name} {each.rows:,} {'row' if each.rows == 1 else 'rows'} in {size(each.bytes)}"
+        for each in state.operators
+    )
+
+
+def event_time(state: QueryState, now: datetime) -> str:
+    """Return an event-time watermark with its distance from now; empty if there is none.
+
+    It may lie ahead: rows carry the times that their producers wrote.
+    """
+    then = _parsed(state.event_time_watermark)
+    if then is None:
+        return ""
+    seconds = (now - then).total_seconds()
+    where = "ago" if seconds >= 0 else "ahead"
+    return f"{then:%Y-%m-%d %H:%M:%S} UTC ({lasted(abs(seconds))} {where})"
 
 
 def reached(epoch: int) -> str:

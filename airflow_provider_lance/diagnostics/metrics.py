@@ -73,6 +73,13 @@ METRICS = (
         "rows of the driver's run that went to the quarantine",
         counter=True,
     ),
+    Metric("lance_stream_state_rows", "rows that the query's stateful operators hold"),
+    Metric("lance_stream_state_bytes", "memory that they hold"),
+    Metric(
+        "lance_stream_too_late_rows_total",
+        "rows of the driver's run that stateful operators dropped behind the event-time watermark",
+        counter=True,
+    ),
     Metric("lance_stream_dataset_version", "newest version of the dataset", ("uri",)),
     Metric("lance_stream_dataset_rows", "rows of the dataset", ("uri",)),
     Metric("lance_stream_dataset_fragments", "fragments of the dataset", ("uri",)),
@@ -154,3 +161,7 @@ def _stream(labels: tuple[str, str], status: Status) -> Iterator[Sample]:
             yield Sample("lance_stream_unmet_rows_total", (*labels, name), met.unmet)
         yield Sample("lance_stream_dropped_rows_total", labels, checks.dropped)
         yield Sample("lance_stream_quarantined_rows_total", labels, checks.quarantined)
+    if kept := status.query_state:
+        yield Sample("lance_stream_state_rows", labels, kept.rows)
+        yield Sample("lance_stream_state_bytes", labels, kept.bytes)
+        yield Sample("lance_stream_too_late_rows_total", labels, kept.too_late)

@@ -32,6 +32,7 @@ from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.supervision.heartbeat import Unread
 from airflow_provider_lance.supervision.liveness import DriverObservation
+from airflow_provider_lance.supervision.query_state import QueryState
 
 __all__ = ["Status", "count", "status", "take_status"]
 
@@ -53,7 +54,8 @@ class Status(JsonRecord):
     ``None``, and ``last_behind`` is what a driver said then, as text. ``outlook`` says what
     follows from the newest epochs, whose ``recent_rows_per_second`` and ``recent_behind`` come
     oldest first. A Lance source also has a ``source_position``, how far it is read. ``checks``
-    counts what the expectations found in the newest driver's run. ``changes`` is what happened,
+    counts what the expectations found in the newest driver's run, ``query_state`` is what its
+    stateful operators hold. ``changes`` is what happened,
     newest first; read on request.
     """
 
@@ -88,6 +90,7 @@ class Status(JsonRecord):
     rows: int | None = None
     fragments: int | None = None
     checks: RowChecks | None = None
+    query_state: QueryState | None = None
     input_rows_per_second: float | None = None
     processed_rows_per_second: float | None = None
     recent_rows_per_second: tuple[float, ...] = ()
@@ -190,6 +193,7 @@ def status(
         rows=rows,
         fragments=fragments,
         checks=heartbeat.checks if heartbeat and heartbeat.checks else None,
+        query_state=heartbeat.query_state if heartbeat else None,
         input_rows_per_second=_progress(driver, "inputRowsPerSecond") if responds else None,
         processed_rows_per_second=_progress(driver, "processedRowsPerSecond") if responds else None,
         recent_rows_per_second=recent_rates(said)[-_RECENT:],

@@ -20,6 +20,7 @@ from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.supervision.driver_reports import write_heartbeat, write_trend
 from airflow_provider_lance.supervision.heartbeat import unread_of
 from airflow_provider_lance.supervision.process import ProcessIdentity
+from airflow_provider_lance.supervision.query_state import query_state_of
 
 __all__ = ["Activity", "HeartbeatWriter"]
 
@@ -107,6 +108,7 @@ class HeartbeatWriter:
     ) -> dict[str, Any]:
         sink, last, session = self._sink, self._sink.last, self._sink.session
         owner = session.owner if session else None
+        state_kept = query_state_of(progress or {}, self._recent.too_late)
         return {
             "launchId": self._launch_id,
             "queryId": sink.options.query_id,
@@ -134,6 +136,7 @@ class HeartbeatWriter:
                 "committedAt": session.committed_at if session else None,
             },
             "progress": progress,
+            **({"queryState": state_kept.to_json()} if state_kept else {}),
             **({"source": self._source} if self._source else {}),
             "recent": self._recent.to_json(),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -13,6 +14,7 @@ from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.supervision.heartbeat import unread_of
+from airflow_provider_lance.supervision.query_state import too_late_of
 
 __all__ = ["EpochHistory", "EpochReport", "RunMetrics", "WatchedTotals"]
 
@@ -76,6 +78,8 @@ class EpochHistory:
         self._joined = -1
         self.read = 0
         """The rows that were read from the sources since this object was made."""
+        self.too_late: tuple[int, ...] = ()
+        """The rows that each stateful operator has dropped since, in Spark's order."""
 
     def add(self, report: EpochReport) -> None:
         """Add an epoch that the sink has just done."""
@@ -118,6 +122,8 @@ class EpochHistory:
         read, unread = int(progress.get("numInputRows") or 0), unread_of(progress)
         if number not in self._batches:
             self.read += read
+            pairs = zip_longest(self.too_late, too_late_of(progress), fillvalue=0)
+            self.too_late = tuple(map(sum, pairs))
         self._batches[number] = {
             "batchMs": progress["durationMs"]["triggerExecution"],
             "read": read,

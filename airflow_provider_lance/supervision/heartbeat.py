@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.protocol.source_offset import SourceOffset
+from airflow_provider_lance.supervision.query_state import QueryState
 
 __all__ = ["Heartbeat", "Unread", "unread_of"]
 
@@ -50,7 +51,7 @@ class Heartbeat:
     files. Lance sources also say
     how many versions that are, and how many seconds ago the oldest of them was committed.
     ``position`` is how far those sources are read, as text. ``checks`` counts what the expectations
-    found in the driver's run.
+    found in the driver's run. ``query_state`` is what its stateful operators hold.
     """
 
     time: str
@@ -70,6 +71,7 @@ class Heartbeat:
     seconds_behind: float | None = None
     position: str = ""
     checks: RowChecks = RowChecks()
+    query_state: QueryState | None = None
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Self:
@@ -98,6 +100,7 @@ class Heartbeat:
             seconds_behind=unread.seconds,
             checks=_checks(sink.get("checks")),
             position="; ".join(str(each) for each in ends if each),
+            query_state=QueryState.found_in(document.get("queryState")),
         )
 
 

@@ -100,6 +100,21 @@ def test_a_stream_that_reads_lance(site: Site, known: list[RegisteredDataset], l
     assert f'{{"logOffset": 0}} {position}' in shown
 
 
+def test_a_stateful_stream(site: Site, known: list[RegisteredDataset], live: Live) -> None:
+    known.append(RegisteredDataset(live.uri))
+    live.commit(1)
+    operators = [
+        {"name": "stateStoreSave", "rows": 2100, "bytes": 8416, "tooLate": 2},
+        {"name": "<b>dedupe", "rows": 1, "bytes": 90, "tooLate": 1},
+    ]
+    at = "2026-03-01T12:03:26.211Z"
+    live.beat(queryState={"operators": operators, "eventTimeWatermark": at})
+    shown = words(detail(site).text)
+    assert "query state stateStoreSave 2,100 rows in 8.4 kB, <b>dedupe 1 row in 90 B" in shown
+    assert re.search(r"event-time watermark 2026-03-01 12:03:26 UTC \(\d+ \w+ ago\)", shown), shown
+    assert "rows too late 3 " in shown
+
+
 def test_the_charts(site: Site, known: list[RegisteredDataset], live: Live) -> None:
     known.append(RegisteredDataset(live.uri))
     for epoch_id in range(1, 6):

@@ -32,6 +32,7 @@ from airflow_provider_lance.supervision.driver_reports import (
     write_heartbeat,
 )
 from airflow_provider_lance.supervision.process import ProcessIdentity
+from airflow_provider_lance.supervision.query_state import QueryState
 from tests.support.maintenance import rows
 
 QUERY = "orders"
@@ -109,6 +110,7 @@ class Stream:
         self.next = 0
         self.progress: dict[str, Any] = {}
         self.checks = RowChecks()
+        self.state: QueryState | None = None
 
     def step(self, count: int = 1, *, log: bool = True) -> None:
         """Plan, commit and log some epochs as Spark would."""
@@ -145,6 +147,7 @@ class Stream:
                 "uiAddress": "",
             },
             "progress": self.progress,
+            "queryState": self.state.to_json() if self.state else None,
             "sink": {
                 "watermark": watermark,
                 "committedAt": self.committer.committed_at,

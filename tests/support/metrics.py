@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from airflow_provider_lance.protocol.row_checks import Met, RowChecks
 from airflow_provider_lance.protocol.source_offset import SourceOffset
+from airflow_provider_lance.supervision.query_state import OperatorState, QueryState
 from tests.support.cli import Stream, write_config
 
 __all__ = ["Values", "age", "exporter", "fed", "feed", "scraped", "scraped_when", "values"]
@@ -70,7 +71,7 @@ def fed(folder: Path, name: str, pid: int) -> Stream:
 def feed(
     stream: Stream, *, unread: int, late: float = 0.0, unmet: int = 0, quarantined: int = 0
 ) -> None:
-    """Let the next heartbeat say what a Lance source and an expectation say."""
+    """Let the next heartbeat say what a Lance source, an expectation and an operator say."""
     end = SourceOffset(version=3, timestamp=1_764_000_000_000_003).to_json()
     behind = {"rowsBehind": unread, "versionsBehind": bool(unread), "secondsBehind": late}
     stream.progress = {
@@ -79,6 +80,7 @@ def feed(
         "sources": [{"endOffset": end, "latestOffset": {**end, **behind}}],
     }
     stream.checks = RowChecks({"amount > 0": Met(30, unmet)}, quarantined=quarantined)
+    stream.state = QueryState((OperatorState("stateStoreSave", 21, 8416, 2),))
     stream.beat()
 
 

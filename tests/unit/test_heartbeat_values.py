@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_lance.supervision.heartbeat import Heartbeat
+from airflow_provider_lance.supervision.query_state import (
+    OperatorState,
+    QueryState,
+    query_state_of,
+)
 from tests.support.supervised import heartbeat
 
 
@@ -64,6 +69,65 @@ def test_heartbeat_says_since_when_the_driver_is_busy_or_idle(
 ) -> None:
     heartbeat = Heartbeat.parse({"time": "2026-01-01T12:00:00+00:00", "state": "running", **words})
     assert (heartbeat.busy, heartbeat.idle) == (busy, idle)
+
+
+KEPT = {
+    "operators": [
+        {"name": "stateStoreSave", "rows": 21, "bytes": 8416, "tooLate": 2},
+        {"name": "dedupeWithinWatermark", "rows": 5, "bytes": 900, "tooLate": 1},
+    ],
+    "eventTimeWatermark": "2026-01-01T12:00:00.000Z",
+}
+
+
+def test_heartbeat_says_what_stateful_operators_hold() -> None:
+    kept = Heartbeat.parse({"queryState": KEPT}).query_state
+    assert kept is not None
+    assert kept.to_json() == KEPT
+    assert (kept.rows, kept.bytes, kept.too_late) == (26, 9316, 3)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        [],
+        {},
+        {"operators": "x"},
+        {"operators": [{"name": "x", "rows": -1}]},
+        {"operators": [{"rows": 1}]},
+        {"operators": [], "eventTimeWatermark": "yesterday"},
+    ],
+)
+def test_a_query_state_of_an_unexpected_form_is_missing(given: Any) -> None:
+    assert Heartbeat.parse({"queryState": given}).query_state is None
+
+
+@pytest.mark.parametrize(
+    ("given", "state"),
+    [
+        ({}, None),
+        ({"stateOperators": []}, None),
+        ({"stateOperators": "x", "eventTime": 7}, None),
+        ({"stateOperators": [{}]}, QueryState((OperatorState("unknown"),))),
+        (
+            {
+                "stateOperators": [
+                    {"operatorName": "dedupe", "numRowsTotal": 3, "memoryUsedBytes": -1},
+                    7,
+                ],
+                "eventTime": {"watermark": "1970-01-01T00:00:00.000Z"},
+            },
+            QueryState((OperatorState("dedupe", rows=3, too_late=9),)),
+        ),
+    ],
+    ids=["nothing", "no state", "another form", "no values", "no row yet"],
+)
+def test_a_querys_state_is_read_from_sparks_progress(
+    given: dict[str, Any], state: QueryState | None
+) -> None:
+    dropped = (9,) if state and state.rows else ()
+    assert query_state_of(given, dropped) == state
 
 
 def progress(*sources: Any) -> dict[str, Any]:

@@ -68,6 +68,17 @@ def test_sparks_trigger_is_joined_once_it_has_run() -> None:
     assert recent.to_json()[0]["batchMs"] == 250
 
 
+def test_rows_that_came_too_late_are_summed_for_each_operator_and_trigger_once() -> None:
+    recent, query = EpochHistory(), Query()
+    for batch, dropped in enumerate([(0, 2), (3, 0), (1, 1)]):
+        operators = [{"numRowsDroppedByWatermark": each} for each in dropped]
+        ran = progress(batch, 250) | {"stateOperators": operators}
+        idle = progress(batch + 1, None) | {"stateOperators": operators}
+        for seen in (ran, ran, idle):
+            recent.join(query, seen)  # type: ignore[arg-type]
+    assert recent.too_late == (4, 3)
+
+
 def test_watcher_gets_every_epoch_that_is_added_to_the_totals() -> None:
     seen: list[EpochReport] = []
     totals: RunMetrics = WatchedTotals(watcher=seen.append)

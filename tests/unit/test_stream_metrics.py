@@ -6,6 +6,7 @@ from airflow_provider_lance.diagnostics.check import CheckReport
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Severity
 from airflow_provider_lance.diagnostics.metrics import METRICS, Sample, samples
 from airflow_provider_lance.diagnostics.status import Status
+from airflow_provider_lance.supervision.query_state import OperatorState, QueryState
 
 URI = "s3://KEY:SECRET@bucket/orders.lance"
 OLD = 8 * 86_400.0
@@ -53,6 +54,15 @@ def test_several_findings_of_one_code_are_one_sample() -> None:
     keys = [(each.name, each.labels) for each in made]
     assert len(keys) == len(set(keys)), "Prometheus refuses a page that says something twice"
     assert Sample("lance_stream_worst_severity", ("s3://bucket/orders.lance", ""), 2) in made
+
+
+def test_the_state_of_a_stateful_query_has_samples() -> None:
+    kept = QueryState((OperatorState("dedupe", 21, 8416, 2), OperatorState("join", 4, 100, 1)))
+    made = samples(report(status("orders", query_state=kept)))
+    found = {each.name: each.value for each in made if each.labels[1:] == ("orders",)}
+    assert found["lance_stream_state_rows"] == 25
+    assert found["lance_stream_state_bytes"] == 8516
+    assert found["lance_stream_too_late_rows_total"] == 3
 
 
 def test_every_name_is_declared_once() -> None:
