@@ -12,6 +12,8 @@ __all__ = [
     "END_THE_OTHER",
     "LET_IT_CONTINUE",
     "STOP_FOR_GOOD",
+    "THE_SAME_TOPIC",
+    "THE_TOPIC_ANEW",
     "DriverCase",
 ]
 
@@ -25,6 +27,15 @@ END_THE_OTHER = (
 LET_IT_CONTINUE = "Let the process continue."
 CORRECT = "Correct {what}."
 STOP_FOR_GOOD = "Release the query, so that the stream counts as stopped."
+THE_TOPIC_ANEW = (
+    "Either give the stream a new query_id and checkpoint_location, and start it: it reads the "
+    "topic from its startingOffsets into the same dataset. Records that the old topic had too "
+    "come twice."
+)
+THE_SAME_TOPIC = (
+    "Or, only if the topic has the same records at the same offsets, remove the folder {folder} "
+    "and start the stream again: it goes on at its offsets."
+)
 
 _OWNER = "The driver that owns query {query}, {driver}, "
 _GONE = _OWNER + "{how}; {watermark} and no driver is running."
@@ -85,6 +96,13 @@ class DriverCase(Case):
         _FAILED,
         "The kind of the error does not say whether it comes again. No row of the epoch has "
         "landed.{trace}",
+    )
+    TOPIC_REPLACED = (
+        Code.TOPIC_REPLACED,
+        "Query {query} refused its source: {message}",
+        "A topic that was deleted and created again has the same name and another id. The stream's "
+        "offsets would name other records, and those before them would be missing. No row of the "
+        "new topic has landed.",
     )
     SUSPENDED = (
         Code.NOT_RESPONDING,

@@ -76,6 +76,7 @@ class Code(StrEnum):
     SIDE_TABLE_LOST = "LS207", Severity.CRITICAL, "a side table lacks rows that were committed"
     SIDE_TABLE_UNREADABLE = "LS208", Severity.WARNING, "a side table cannot be read"
     EXPECTATION_UNMET = "LS209", Severity.WARNING, "rows often miss what is expected of them"
+    SOURCE_LOST = "LS210", Severity.CRITICAL, "records of the source were lost, and passed over"
     CHECKPOINT_MISSING = "LS301", Severity.ERROR, "the checkpoint is missing"
     CHECKPOINT_FOREIGN = "LS302", Severity.ERROR, "the checkpoint is another query's"
     CHECKPOINT_OLDER = "LS303", Severity.CRITICAL, "the checkpoint is older than the dataset says"
@@ -86,6 +87,7 @@ class Code(StrEnum):
         Severity.CRITICAL,
         "the checkpoint says other end offsets than the commit",
     )
+    TOPIC_REPLACED = "LS307", Severity.ERROR, "the topic is not the one that the offsets belong to"
     FOREIGN_CLEANUP = "LS401", Severity.WARNING, "a foreign auto-cleanup is on"
     SMALL_FRAGMENTS = "LS402", Severity.WARNING, "too many small fragments"
     MANY_VERSIONS = "LS403", Severity.WARNING, "too many versions"

@@ -12,6 +12,8 @@ from airflow_provider_lance.diagnostics.catalogue_driver import (
     END_THE_OTHER,
     LET_IT_CONTINUE,
     STOP_FOR_GOOD,
+    THE_SAME_TOPIC,
+    THE_TOPIC_ANEW,
     DriverCase,
 )
 from airflow_provider_lance.diagnostics.evidence import Evidence, Tolerance
@@ -32,13 +34,15 @@ from airflow_provider_lance.diagnostics.formatting import (
 )
 from airflow_provider_lance.exceptions import (
     FencedError,
+    SourceReplacedError,
     TerminalError,
     TransientError,
     error_class,
 )
+from airflow_provider_lance.protocol.checkpoint import TOPIC_IDS
 from airflow_provider_lance.protocol.model import NO_EPOCH, ByHand, Owner, OwnerState
 from airflow_provider_lance.protocol.stop_requests import standing_request
-from airflow_provider_lance.supervision.driver_reports import EndReason
+from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.health import StreamState
 from airflow_provider_lance.supervision.liveness import DriverObservation
 
@@ -233,6 +237,9 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
     hand = owner.driver.by_hand if owner else None
     if issubclass(error, FencedError) or (since and not (hand and hand.what == ByHand.RELEASED)):
         return  # another driver owned the query, or it was claimed or released since
+    if issubclass(error, SourceReplacedError):
+        yield _replaced(evidence, newest, summary)
+        return
     case, what = DriverCase.FAILED_UNKNOWN, ""
     said, where, trace = _parts_of(summary.message or "no message")
     if issubclass(error, TransientError):
@@ -257,6 +264,22 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
         message=said,
         where=f" (at {where})" if where else "",
         trace=trace,
+        of=evidence,
+    )
+
+
+def _replaced(evidence: Evidence, newest: DriverObservation, summary: Summary) -> Finding:
+    folder = f"{evidence.checkpoint_location.rstrip('/')}/{TOPIC_IDS}"
+    return finding(
+        DriverCase.TOPIC_REPLACED,
+        {
+            **newest.shown(),
+            "error": summary.error,
+            "message": summary.message,
+            "watermark": summary.watermark,
+        },
+        [Step(THE_TOPIC_ANEW), Step(THE_SAME_TOPIC.format(folder=folder))],
+        message=(summary.message or "").partition(". ")[0] + ".",
         of=evidence,
     )
 

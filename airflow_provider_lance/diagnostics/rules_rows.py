@@ -1,4 +1,4 @@
-"""Rules about the rows of the newest epochs: those that often miss what is expected of them."""
+"""Rules about the rows of the newest epochs: lost, or not as they are expected to be."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from functools import reduce
 from operator import add
 
 from airflow_provider_lance.diagnostics.catalogue_rows import (
+    BRING_BACK,
     CORRECT_THE_ROWS,
+    FAIL_AGAIN,
     LOOK_AT_THE_ROWS,
     RowCase,
 )
@@ -20,13 +22,23 @@ __all__ = ["row_rules"]
 
 
 def row_rules(evidence: Evidence, tolerance: Tolerance) -> Iterator[Finding]:
-    """Yield a finding if rows of the newest epochs often miss an expectation; pure.
+    """Yield findings if rows of the newest epochs were lost, or often miss an expectation; pure.
 
     The epochs are those of ``evidence.history``. Rows that the sink refused, and that no
     expectation names, count by themselves.
     """
     epochs = [each for each in evidence.history if each.generation == evidence.state.generation]
     checks = reduce(add, (each.checks for each in epochs), RowChecks())
+    if checks.lost:
+        lost = {each.epoch_id: each.checks.lost for each in epochs if each.checks.lost}
+        yield finding(
+            RowCase.LOST,
+            {"lost": checks.lost, "epochs": lost},
+            [Step(FAIL_AGAIN), Step(BRING_BACK)],
+            of=evidence,
+            count=checks.lost,
+            epochs=", ".join(map(str, sorted(lost))),
+        )
     rows = sum(each.rows for each in epochs) + checks.not_landed
     often = {
         name: each for name, each in checks.expectations.items() if each.share > tolerance.unmet

@@ -25,6 +25,7 @@ from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import NO_EPOCH
 
 __all__ = [
+    "TOPIC_IDS",
     "VOID_OFFSET",
     "Checkpoint",
     "OffsetLog",
@@ -35,6 +36,9 @@ __all__ = [
     "read_offsets",
     "require_json",
 ]
+
+TOPIC_IDS = "lance-topics"
+"""The folder of this package in a checkpoint, with the ids of the topics that were read."""
 
 VOID_OFFSET = "-"
 """What Spark writes for a source that has no offset yet."""

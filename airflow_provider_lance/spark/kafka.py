@@ -23,21 +23,16 @@ from airflow_provider_lance.exceptions import (
     SourceReplacedError,
     SpecError,
 )
-from airflow_provider_lance.protocol.checkpoint import Checkpoint
+from airflow_provider_lance.protocol.checkpoint import TOPIC_IDS, Checkpoint
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.spark.compat import OTHER_INTERNALS
 from airflow_provider_lance.spark.streaming_plan import source_options
 
-__all__ = ["TOPIC_IDS", "KafkaTopics", "gone_offsets", "replaced_topics"]
+__all__ = ["KafkaTopics", "gone_offsets", "replaced_topics"]
 
 log = logging.getLogger(__name__)
 
-TOPIC_IDS = "lance-topics"
-"""The folder in the checkpoint with the ids, one file for each time that a topic was added.
-
-Files are never changed: one that was cut off by the end of a driver hides no older one.
-"""
 _FORMATS = ("kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider")
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """Kafka's zero id: the broker is older than 2.8."""
@@ -154,7 +149,10 @@ class KafkaTopics:
             )
 
     def _record(self, seen: Ids) -> None:
-        """Write the ids of topics that are not recorded yet."""
+        """Write the ids of topics that are not recorded yet.
+
+        A file is never changed: one that was cut off by the end of a driver hides no older one.
+        """
         if seen.items() <= self._known.items():
             return
         self._known |= seen

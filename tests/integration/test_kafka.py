@@ -11,11 +11,15 @@ from typing import Any
 import lance
 import pytest
 
+from airflow_provider_lance.diagnostics.collect import collect
+from airflow_provider_lance.diagnostics.findings import Code
 from airflow_provider_lance.exceptions import TerminalError, error_class
-from airflow_provider_lance.spark.kafka import TOPIC_IDS
+from airflow_provider_lance.protocol.checkpoint import TOPIC_IDS
+from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.spec.source_options import consumer_options, known_options
 from airflow_provider_lance.triggers.task_log import Warnings
 from tests.support.kafka import KafkaSession, kafka_broker
+from tests.support.recovery_stream import warning_codes
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +100,11 @@ def topic(session: KafkaSession, tmp_path: Path) -> Topic:
     made.add(0, 10)
     assert made.run()["rows"] == 10
     return made
+
+
+def codes(topic: Topic) -> list[Code]:
+    """Return what the desk finds of the stream."""
+    return warning_codes(collect(open_dataset(topic.uri), "orders"))
 
 
 def lost(summary: dict[str, Any]) -> str:
@@ -196,6 +205,7 @@ def test_a_topic_that_is_the_same_one_can_be_accepted(topic: Topic, tmp_path: Pa
     topic.add(0, 15)
     message = replaced(topic.run(), topic)
     assert f"remove the folder {TOPIC_IDS} of the checkpoint" in message
+    assert codes(topic) == [Code.TOPIC_REPLACED]
     shutil.rmtree(tmp_path / "checkpoint-orders" / TOPIC_IDS)
     assert topic.run()["rows"] == 5
     assert topic.values() == list(range(15))
@@ -233,6 +243,7 @@ def test_records_that_retention_removed_are_data_loss(topic: Topic) -> None:
     assert topic.values() == list(range(10))
     summary = topic.run(**OFF)
     assert (summary["rows"], summary["checks"]["lost"]) == (5, 5), "what the message says"
+    assert codes(topic) == [Code.SOURCE_LOST]
 
 
 def test_fail_on_data_loss_false_passes_over_what_is_gone_and_the_task_shows_the_warning(

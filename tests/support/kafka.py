@@ -28,9 +28,11 @@ _NODE = """
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{control}
-listeners=BROKER://127.0.0.1:{port},CONTROL://127.0.0.1:{control}
-advertised.listeners=BROKER://127.0.0.1:{port}
-listener.security.protocol.map=BROKER:PLAINTEXT,CONTROL:PLAINTEXT
+listeners=BROKER://127.0.0.1:{port},SECURE://127.0.0.1:{secure},CONTROL://127.0.0.1:{control}
+advertised.listeners=BROKER://127.0.0.1:{port},SECURE://127.0.0.1:{secure}
+listener.security.protocol.map=BROKER:PLAINTEXT,SECURE:SASL_PLAINTEXT,CONTROL:PLAINTEXT
+listener.name.secure.sasl.enabled.mechanisms=PLAIN
+listener.name.secure.plain.sasl.jaas.config={login} required user_reader="{password}";
 inter.broker.listener.name=BROKER
 controller.listener.names=CONTROL
 log.dirs={folder}/data
@@ -40,6 +42,8 @@ offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 """
+PASSWORD = "the-password-of-the-reader"
+_LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _CLUSTER = "test-cluster-of-one-nod"
 
 
@@ -48,6 +52,16 @@ class Broker:
     """Where the broker listens."""
 
     port: int
+    secure_port: int
+
+    def with_password(self, password: str) -> dict[str, str]:
+        """Return the source's options for the listener that asks for a password."""
+        return {
+            "kafka.bootstrap.servers": f"127.0.0.1:{self.secure_port}",
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "PLAIN",
+            "kafka.sasl.jaas.config": f'{_LOGIN} required username="reader" password="{password}";',
+        }
 
     @property
     def servers(self) -> str:
@@ -140,9 +154,10 @@ def kafka_broker() -> Iterator[Broker]:
     jars = f"{broker_jars()}/*"
     with tempfile.TemporaryDirectory(prefix="kafka-") as name:
         folder = Path(name)
-        broker, control = _free_ports()
+        broker, secure, control = _free_ports()
         settings, output = folder / "server.properties", folder / "output.log"
-        settings.write_text(_NODE.format(port=broker, control=control, folder=folder))
+        node = {"port": broker, "secure": secure, "control": control, "folder": folder}
+        settings.write_text(_NODE.format(**node, login=_LOGIN, password=PASSWORD))
         temporary = f"-Djava.io.tmpdir={folder}"
         command = [_java(), *QUICK_JAVA.split(), temporary, "-Xmx512m", "-cp", jars]
         subprocess.run(
@@ -165,7 +180,7 @@ def kafka_broker() -> Iterator[Broker]:
             try:
                 wait_for("Kafka", lambda: process.poll() is not None or _listens(broker))
                 assert process.poll() is None, output.read_text()[-4000:]
-                yield Broker(broker)
+                yield Broker(broker, secure)
             finally:
                 process.kill()
 
@@ -180,8 +195,10 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]
+def _free_ports() -> tuple[int, int, int]:
+    with socket.socket() as one, socket.socket() as other, socket.socket() as third:
+        ports = []
+        for each in (one, other, third):
+            each.bind(("127.0.0.1", 0))
+            ports.append(each.getsockname()[1])
+        return ports[0], ports[1], ports[2]

@@ -304,6 +304,13 @@ ROWS: dict[str, Row] = {
         seen(drivers=(ELSEWHERE,), watermark=watermark(committed_at=at(900)), health=None),
         [(Code.DRIVER_UNSEEN, WARNING)],
     ),
+    "failed, because the topic is another one": (
+        seen(
+            state=state(**RELEASED), health=Health(StreamState.FAILED, "x"),
+            drivers=(driver(summary=replace(FAILED, error="SourceReplacedError"), alive=False),),
+        ),
+        [(Code.TOPIC_REPLACED, ERROR)],
+    ),
     "failed": (
         seen(
             state=state(**RELEASED), health=Health(StreamState.FAILED, "x"),
@@ -392,6 +399,10 @@ ROWS: dict[str, Row] = {
     ),
     "rows miss an expectation in an older generation": (
         seen(history=(stamp(5, 11), replace(MISSED, generation=7))), [],
+    ),
+    "offsets of the source were gone": (
+        seen(history=(checked(5, RowChecks(lost=5)), stamp(4, 10))),
+        [(Code.SOURCE_LOST, CRITICAL)],
     ),
     # ------------------------------------------------------------------------------------ protocol
     "another tool's": (
