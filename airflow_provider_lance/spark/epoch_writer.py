@@ -66,7 +66,7 @@ class EpochWriter:
         self.task, self._order, self._truncates = task, order, truncates
         self.versions = versions
         self._forecast = EpochSizeEstimate()
-        self._batch_rows = BatchRows()
+        self._batch_rows = BatchRows(task.schema)
         self._collects = True
 
     def sift_for(self, origin: Origin | None) -> None:
@@ -138,8 +138,8 @@ class EpochWriter:
         return expected.rows <= self.task.small_epoch_rows and expected.bytes <= _DIRECT_BYTES
 
     def _on_executors(self, df: DataFrame, at: _At) -> CollectedFragments:
-        if (last := self._forecast.last) and last.rows:
-            self._batch_rows.fit(df, last.bytes / last.rows)
+        last = self._forecast.last
+        self._batch_rows.fit(df, at.dataset, last.bytes / last.rows if last and last.rows else None)
         try:
             if not self._truncates:
                 return self._gathered(df, at.task, at)

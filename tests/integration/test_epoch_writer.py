@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import random
 import re
 import shutil
 from collections import Counter
@@ -165,37 +166,75 @@ def test_other_spark_error_does_not_move_the_epoch_to_the_executors(
     [
         (None, 8.0, 100_000),
         (None, 100.0, 41_943),
-        (None, 3000.0, None),
+        (None, 3072.0, 1_365),
+        (None, 1e6, 256),
         (5_000, 8.0, 5_000),
         (10_000, 8.0, 10_000),
     ],
 )
-def test_a_batch_holds_more_of_short_rows(
-    spark: SparkSession, of_the_user: int | None, row_bytes: float, expected: int | None
+def test_a_batch_holds_four_mebibytes(
+    spark: SparkSession, of_the_user: int | None, row_bytes: float, expected: int
 ) -> None:
     session = spark.newSession()
     if of_the_user is not None:
         session.conf.set(BATCH_ROWS, of_the_user)
     default = spark.conf.get(BATCH_ROWS)
-    BatchRows().fit(session.range(1), row_bytes)
-    assert session.conf.get(BATCH_ROWS) == str(expected or default)
+    BatchRows(pa.schema([])).fit(session.range(1), None, row_bytes)
+    assert session.conf.get(BATCH_ROWS) == str(expected)
     assert spark.conf.get(BATCH_ROWS) == default
 
 
 def test_batches_follow_the_rows(spark: SparkSession) -> None:
-    df, batches = spark.newSession().range(1), BatchRows()
-    for row_bytes, expected in ((8.0, "100000"), (400.0, "10485"), (5000.0, "10000")):
-        batches.fit(df, row_bytes)
+    df, batches = spark.newSession().range(1), BatchRows(pa.schema([]))
+    for row_bytes, expected in ((8.0, "100000"), (400.0, "10485"), (5000.0, "838")):
+        batches.fit(df, None, row_bytes)
         assert df.sparkSession.conf.get(BATCH_ROWS) == expected
 
 
-def test_large_epochs_come_in_large_batches(spark: SparkSession, tmp_path: Path) -> None:
+FIXED = {"id": pa.int64(), "value": pa.float64()}
+
+
+@pytest.mark.parametrize(
+    ("columns", "stored", "expected"),
+    [
+        (FIXED, None, 100_000),
+        ({"id": pa.int64(), "v": pa.list_(pa.float32(), 768)}, None, 1_361),
+        ({f"c{i}": pa.int64() for i in range(200)}, None, 2_621),
+        ({**FIXED, "in": pa.struct([("a", pa.bool_()), ("b", pa.int32())])}, None, 100_000),
+        ({**FIXED, "text": pa.string()}, None, 10_000),
+        ({**FIXED, "in": pa.struct([("a", pa.string())])}, None, 10_000),
+        ({"v": pa.list_(pa.float32(), 768), "text": pa.string()}, None, 1_365),
+        ({"text": pa.string()}, 20, 10_000),
+        ({"text": pa.string()}, 8_000, 519),
+    ],
+)
+def test_the_first_epochs_batches_follow_the_schema_and_what_is_stored(
+    spark: SparkSession,
+    tmp_path: Path,
+    columns: dict[str, pa.DataType],
+    stored: int | None,
+    expected: int,
+) -> None:
+    schema = pa.schema(list(columns.items()))
+    rows = schema.empty_table()
+    if stored:  # random, so that no encoding makes it much shorter
+        numbers = random.Random(1)
+        texts = [numbers.randbytes(stored // 2).hex() for _ in range(500)]
+        rows = pa.table({"text": texts})
+    dataset = lance.write_dataset(rows, str(tmp_path / "t.lance"))
+    df = spark.newSession().range(1)
+    BatchRows(schema).fit(df, dataset, None)
+    batch = int(df.sparkSession.conf.get(BATCH_ROWS) or 0)
+    assert batch == pytest.approx(expected, rel=1.2 if stored else 0)
+
+
+def test_the_first_epoch_comes_in_batches_of_its_schema(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     session = spark.newSession()
-    df = session.createDataFrame(orders(0, SMALL + 1)).coalesce(1)
-    to = writer(tmp_path, orders(0, 1).schema)
-    write(to, df)
-    write(to, df)
-    assert int(session.conf.get(BATCH_ROWS) or 0) > 10_000
+    rows = pa.table({"id": pa.array(range(SMALL + 1), pa.int64())})
+    write(writer(tmp_path, rows.schema), session.createDataFrame(rows).coalesce(1))
+    assert int(session.conf.get(BATCH_ROWS) or 0) == 100_000
 
 
 EVERYTHING = """
