@@ -23,7 +23,7 @@ from airflow_provider_lance.spark.collect_fragments import gather
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spark.writer import MESSAGE_SCHEMA, WriteTask
 from benchmarks.harness.spark import session
-from benchmarks.throughput import SHAPES, make_input
+from benchmarks.shapes import SHAPES, make_input
 
 SIZES = (500, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
 PARTITIONS = 4
