@@ -121,7 +121,8 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
     versions = Versions(port, query_id)
     astray = state.owner is not None and checkpoint is not None
     if astray and checkpoint is not None:
-        astray = not own or watermark.epoch > checkpoint.planned
+        ahead = watermark.epoch > checkpoint.planned or watermark.missing_above
+        astray = not own or bool(ahead)
     found = checkpoint.id if astray and checkpoint and not own else None
     return Evidence(
         uri=port.uri,

@@ -170,6 +170,22 @@ class Evidence:
         return next((each for each in self.drivers if each.is_of(owner.driver)), None)
 
     @property
+    def newest_epoch(self) -> int:
+        """Return the newest epoch that is in the table, or was by the report of its driver.
+
+        The report counts where versions are missing that could show the epoch, as at a start.
+        """
+        known, owner = self.watermark.epoch, self.owner_seen
+        reported = owner and self.watermark.missing_above and not self.repaired_by_hand
+        return max(known, owner.watermark) if owner and reported else known
+
+    @property
+    def repaired_by_hand(self) -> bool:
+        """Return whether a repair wrote the owner record."""
+        owner = self.state.owner
+        return owner is not None and owner.driver.by_hand is not None
+
+    @property
     def own_checkpoint(self) -> Checkpoint | None:
         """Return the checkpoint if it was read and is the one that the owner recorded."""
         owner, seen = self.state.owner, self.checkpoint

@@ -70,12 +70,14 @@ def checkpoint_rules(evidence: Evidence) -> Iterator[Finding]:
         )
     elif jumped := _jump(evidence, seen):
         yield jumped
-    elif evidence.watermark.epoch > seen.planned:
+    elif evidence.newest_epoch > seen.planned:
         case, first, done = CheckpointCase.CHECKPOINT_OLDER, seen.planned + 1, seen.committed
         steps = lost_checkpoint(
             evidence, lambda: _rewind(evidence, done, Say.ROLL_TABLE) or start_over(evidence)
         )
-        yield finding(case, shown, steps, of=evidence, planned=seen.planned, first=first)
+        newest = evidence.newest_epoch
+        words: dict[str, Any] = {"planned": seen.planned, "first": first, "watermark": newest}
+        yield finding(case, shown, steps, of=evidence, **words)
     if evidence.corruption and evidence.own_checkpoint:
         yield _corrupt(evidence, evidence.corruption)
     yield from _changed(evidence)
@@ -217,7 +219,7 @@ def _rewind(evidence: Evidence, epoch: int, text: str = Say.READ_AGAIN) -> list[
     epochs that the table has to give up.
     """
     later = [stamp for stamp in evidence.history if stamp.epoch_id > epoch]
-    cleaned = evidence.watermark.epoch > epoch and not later
+    cleaned = evidence.newest_epoch > epoch and (not later or evidence.watermark.missing_above)
     if evidence.own_checkpoint is None or cleaned:
         return []
     if any(side.watermark > epoch or side.lost or side.problem for side in evidence.sides):

@@ -26,7 +26,7 @@ def lost_checkpoint(evidence: Evidence, otherwise: Callable[[], list[Step]]) -> 
     own = [
         each.location
         for each in evidence.neighbours
-        if each.id == recorded and each.planned >= evidence.watermark.epoch
+        if each.id == recorded and each.planned >= evidence.newest_epoch
     ]
     home, lines = evidence.home, []
     if own:
@@ -41,7 +41,7 @@ def lost_checkpoint(evidence: Evidence, otherwise: Callable[[], list[Step]]) -> 
     if home and _is_away(evidence, home.location):
         typed = _moved([(place, home.location.rstrip("/"))])
         lines.append(Step(Say.SEND_HOME.format(other=home.query_id), typed))
-    copy = Say.COPY.format(recorded=recorded, watermark=evidence.watermark.epoch, location=place)
+    copy = Say.COPY.format(recorded=recorded, watermark=evidence.newest_epoch, location=place)
     return [*lines, Step(copy), *otherwise(), restart(evidence)]
 
 

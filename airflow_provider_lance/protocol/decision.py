@@ -49,9 +49,11 @@ class DecisionInput:
     newest epoch in history. ``known_done`` is the newest epoch that the config records as done,
     with or without rows. ``lost`` says that a restored version undid epochs of Spark's commit log.
     ``changed`` says that the end offsets in the checkpoint differ from those of a commit.
-    ``planned`` and ``committed`` are the newest epochs of Spark's logs when this driver started.
-    ``planned_now`` is the newest planned epoch at the last read: another driver may have continued
-    since. ``side`` says that the dataset is a side table, whose first epoch may be any.
+    ``reported`` is the newest epoch that the owner's driver reported as committed, where versions
+    that could show it are missing. ``planned`` and ``committed`` are the newest epochs of Spark's
+    logs when this driver started. ``planned_now`` is the newest planned epoch at the last read:
+    another driver may have continued since. ``side`` says that the dataset is a side table, whose
+    first epoch may be any.
     """
 
     checkpoint_id: str | None
@@ -69,6 +71,7 @@ class DecisionInput:
     lost: bool = False
     changed: bool = False
     side: bool = False
+    reported: int = NO_EPOCH
 
 
 def decide(seen: DecisionInput, epoch_id: int) -> Decision:
@@ -79,7 +82,7 @@ def decide(seen: DecisionInput, epoch_id: int) -> Decision:
         return Decision.CHECKPOINT_FOREIGN
     if seen.held_token is not None and seen.held_token != seen.owner_token:
         return Decision.FENCED
-    if seen.exact_watermark > max(seen.planned_now, epoch_id):
+    if max(seen.exact_watermark, seen.reported) > max(seen.planned_now, epoch_id):
         return Decision.CHECKPOINT_STALE
     if seen.changed:
         return Decision.CHECKPOINT_CHANGED

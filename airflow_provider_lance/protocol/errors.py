@@ -11,7 +11,7 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.protocol.model import QueryState, Watermark
+from airflow_provider_lance.protocol.model import NO_EPOCH, QueryState, Watermark
 from airflow_provider_lance.protocol.proof import changed_epoch, lost_epochs
 from airflow_provider_lance.protocol.watermark import known_done
 
@@ -26,6 +26,7 @@ def refuse(
     checkpoint: Checkpoint,
     watermark: Watermark,
     held_token: int | None,
+    reported: int = NO_EPOCH,
 ) -> None:
     """Raise the error for a decision; return if the decision is not a refusal.
 
@@ -61,8 +62,14 @@ def refuse(
                 "stands, and rows read before are appended again"
             )
         case Decision.CHECKPOINT_STALE:
+            has = f"query {query!r} has epoch {watermark.epoch} in {uri}"
+            if reported > watermark.epoch:
+                has = (
+                    f"the driver of query {query!r} reported that epoch {reported} is in {uri}, "
+                    "the versions that could show it were cleaned up"
+                )
             raise CheckpointMismatchError(
-                f"query {query!r} has epoch {watermark.epoch} in {uri}, but its checkpoint at "
+                f"{has}, but the query's checkpoint at "
                 f"{checkpoint.location} has planned no epoch after {checkpoint.planned}: it is an "
                 "older copy. Spark would plan those epochs again with other data, and they would "
                 "be skipped. Restore the newest copy of the checkpoint, or choose a new queryId, "
@@ -127,10 +134,11 @@ def _gap(
     gone = (
         f"{watermark.missing} of the versions of {uri} after {state.folded_version} were cleaned up"
     )
-    span = f"epoch {epoch}" if epoch == seen + 1 else f"epochs {seen + 1} to {epoch}"
+    one = epoch == seen + 1
+    span, be = (f"epoch {epoch}", "is") if one else (f"epochs {seen + 1} to {epoch}", "are")
     if checkpoint.in_flight is None:
         return HistoryGapError(
-            f"{gone}, so whether {span} of query {state.query_id!r} are still in the table cannot "
+            f"{gone}, so whether {span} of query {state.query_id!r} {be} still in the table cannot "
             "be seen: Spark's log has them as done, but an older version may have been restored "
             f"since. Look whether their rows are in the table, then start once with "
             f"onHistoryGap=committed:{answer} if they are; if they are not, "

@@ -17,7 +17,9 @@ from airflow_provider_lance.protocol.errors import refuse
 from airflow_provider_lance.protocol.model import (
     NO_EPOCH,
     DoneEpoch,
+    Driver,
     Epoch,
+    Owner,
     QueryState,
     Watermark,
 )
@@ -45,6 +47,7 @@ class Ledger:
         policy: CommitPolicy,
         look: Callable[[], Checkpoint],
         *,
+        heard: Callable[[Driver], int],
         side: bool = False,
     ) -> None:
         self.chain = Chain(port, query_id, policy, self)
@@ -56,6 +59,7 @@ class Ledger:
         """Whether an answer of the user decided about epochs in doubt."""
         self.look = look
         """Reads the checkpoint again."""
+        self._heard, self._reported = heard, NO_EPOCH
         self._query_id, self._policy = query_id, policy
         self._checkpoint = self._at_start = checkpoint
         self._side = side
@@ -75,6 +79,8 @@ class Ledger:
             self._look_beyond_the_start()
             watermark = self._read()
         state, policy = self.chain.state, self._policy
+        if watermark.missing_above:
+            self._hear(state.owner)
         self._changed = changed_epoch(self._checkpoint, state, watermark) is not None
         self.watermark = answered(
             self._checkpoint, state, watermark, policy.on_restore, policy.on_history_gap
@@ -84,7 +90,7 @@ class Ledger:
         done = done_by_spark(self._checkpoint, state, watermark)
         if done and (self.done is None or self.done.epoch_id < done.epoch_id):
             self.done = done
-        if watermark.epoch > self._planned_now:
+        if max(watermark.epoch, self._reported) > self._planned_now:
             # Either the checkpoint is an old copy, or another driver has continued it since it was
             # read: an epoch is planned before it is committed, so a second read can tell.
             self._planned_now = max(self._planned_now, self.look().planned)
@@ -97,6 +103,15 @@ class Ledger:
 
     def _read(self) -> Watermark:
         return self._reader.at(self.chain.port, spark_done=self._checkpoint.committed)
+
+    def _hear(self, owner: Owner | None) -> None:
+        """Ask for the reports of the driver before this one.
+
+        Versions that are missing may hold epochs that an older copy of the checkpoint lacks. A
+        repair by hand has looked itself.
+        """
+        if owner and owner != self.chain.owner and not owner.driver.by_hand:
+            self._reported = max(self._reported, self._heard(owner.driver))
 
     def _look_again(self) -> Checkpoint:
         return replace(self.look(), id=self._checkpoint.id)
@@ -171,6 +186,7 @@ class Ledger:
             held_token=self._held_token,
             changed=self._changed,
             side=self._side,
+            reported=self._reported,
         )
 
     @property
@@ -188,6 +204,7 @@ class Ledger:
             checkpoint=self._checkpoint,
             watermark=self.watermark,
             held_token=self._held_token,
+            reported=self._reported,
         )
 
     def refuse_if_fenced(self) -> None:

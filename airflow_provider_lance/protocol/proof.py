@@ -36,6 +36,7 @@ def sighting(
     held_token: int | None = None,
     changed: bool = False,
     side: bool = False,
+    reported: int = NO_EPOCH,
 ) -> DecisionInput:
     """Assemble the input of the decision."""
     recorded = state.owner
@@ -55,6 +56,7 @@ def sighting(
         lost=lost_epochs(watermark, state, checkpoint.committed) is not None,
         changed=changed,
         side=side,
+        reported=reported,
     )
 
 

@@ -54,6 +54,7 @@ class DriverSession:
         launch_id: str = "",
         launched_at: datetime | None = None,
         look: Callable[[], Checkpoint] | None = None,
+        heard: Callable[[Driver], int] | None = None,
         on_step: Callable[[Failpoint], None] = lambda step: None,
         side: bool = False,
     ) -> None:
@@ -64,15 +65,18 @@ class DriverSession:
         :param launch_id: the launch that stop requests may name; empty if it has no name.
         :param launched_at: when it was launched; a stop request since then is meant for it, too.
         :param look: reads the checkpoint again, when another driver may have continued it.
+        :param heard: returns the newest epoch that a driver reported as committed, -1 if none;
+            called where versions are missing that could show it.
         :param on_step: called at each :class:`Failpoint`; tests end the process there.
         :param side: the dataset is a side table, whose first epoch may be any; see
             :mod:`.side_tables`.
         """
         policy = policy or CommitPolicy()
         look = look or (lambda: checkpoint)
+        heard = heard or (lambda driver: NO_EPOCH)
         self.query_id = query_id
         self._launch_id = launch_id
-        self._ledger = Ledger(port, query_id, checkpoint, policy, look, side=side)
+        self._ledger = Ledger(port, query_id, checkpoint, policy, look, heard=heard, side=side)
         self._chain = self._ledger.chain
         self._launched_at = launched_at
         self._ownership = Ownership(self._ledger, policy, launch_id, on_step, launched_at)

@@ -179,14 +179,9 @@ class Preconditions:
 
     @property
     def heard(self) -> int:
-        """Return the last watermark that the owner's own launch reported, -1 if none.
-
-        A watermark reported before its claim may belong to an older generation.
-        """
+        """Return the last watermark that the owner's own launch reported, -1 if none."""
         own = [each for each in self._drivers if each.is_of(self.owner.driver)]
-        said = [each.heartbeat.watermark for each in own if each.heartbeat and each.heartbeat.token]
-        said += [each.summary.watermark for each in own if each.summary]
-        return max((each for each in said if each is not None), default=NO_EPOCH)
+        return max((each.watermark for each in own), default=NO_EPOCH)
 
     def _reports(self, location: str) -> ArrowFiles | None:
         try:

@@ -47,6 +47,7 @@ from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import launched_at, report_location
+from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["EpochReport", "LanceSink", "RunMetrics", "StoppedOnRequestError"]
 
@@ -201,6 +202,10 @@ class LanceSink:
         def look() -> Any:
             return read_checkpoint(options.checkpoint_location, files, with_ends=True)
 
+        def heard(driver: Any) -> int:
+            reports = HadoopFiles(spark, report_location(options.checkpoint_location))
+            return DriverObservation.read(reports, driver.launch_id).watermark
+
         policy = CommitPolicy(
             watermark_every=options.watermark_every,
             new_generation=options.new_generation,
@@ -216,6 +221,7 @@ class LanceSink:
             launch_id=self.launch_id,
             launched_at=launched_at(self.launch_id),
             look=look,
+            heard=heard,
             on_step=self._on_step,
         )
         session.prepare()

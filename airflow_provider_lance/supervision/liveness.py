@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_lance.exceptions import SpecError, TransientError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.files import Files
-from airflow_provider_lance.protocol.model import Driver, Owner, StopNote
+from airflow_provider_lance.protocol.model import NO_EPOCH, Driver, Owner, StopNote
 from airflow_provider_lance.supervision.driver_log import LastError
 from airflow_provider_lance.supervision.driver_reports import (
     Summary,
+    read_heartbeat,
     read_summary,
     report_location,
 )
@@ -106,6 +107,31 @@ class DriverObservation:
         if self.heartbeat and self.silent < fresh:
             return Liveness(True, Sign.HEARTBEAT)
         return Liveness(None, Sign.NOTHING)
+
+    @property
+    def watermark(self) -> int:
+        """Return the newest watermark that it reported since its claim, -1 if none.
+
+        One that it reported before its claim may belong to an older generation.
+        """
+        beat, summary = self.heartbeat, self.summary
+        said = [beat.watermark] if beat and beat.token and beat.watermark is not None else []
+        said += [summary.watermark] if summary else []
+        return max(said, default=NO_EPOCH)
+
+    @classmethod
+    def read(cls, reports: Files, launch_id: str) -> Self:
+        """Read what a launch left beside the checkpoint; nothing else is known.
+
+        :raises SpecError: its summary has another form.
+        :raises StorageUnavailableError: the store did not answer or refused.
+        """
+        beat = read_heartbeat(reports, launch_id) if launch_id else None
+        return cls(
+            launch_id,
+            heartbeat=Heartbeat.parse(beat) if beat else None,
+            summary=read_summary(reports, launch_id) if launch_id else None,
+        )
 
     @property
     def where(self) -> str:

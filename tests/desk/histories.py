@@ -42,7 +42,7 @@ from lance.fragment import write_fragments
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import refuse_corrupt
-from airflow_provider_lance.protocol.codec import key
+from airflow_provider_lance.protocol.codec import decode_query, key
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.decision import Decision
@@ -51,6 +51,7 @@ from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, EndOffsets, Epoch, OutputMode, utc_now
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.session import DriverSession
+from airflow_provider_lance.protocol.watermark import exact_watermark
 from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
@@ -60,6 +61,7 @@ from airflow_provider_lance.supervision.driver_reports import (
     write_heartbeat,
     write_summary,
 )
+from airflow_provider_lance.supervision.liveness import DriverObservation
 from airflow_provider_lance.supervision.process import ProcessIdentity
 from tests.desk.desk import _ANSWER, _OPTIONS, _PLACEHOLDER, _STARTS
 from tests.support.cli import typed
@@ -99,6 +101,8 @@ class History:
         """Whether the newest driver ended in order, and nobody runs it on purpose."""
         self.declared = 0
         """The rows that followed findings have declared lost."""
+        self.unreported = False
+        """Whether a cleanup took the version of an epoch that no report has."""
         self.said: list[str] = []
         self._new_checkpoint()
         lance.write_dataset(SCHEMA.empty_table(), self.uri)
@@ -163,6 +167,7 @@ class History:
             }
         )
         files, left = open_files(str(self.checkpoint)), [2]
+        reports = open_files(report_location(str(self.checkpoint)))
 
         def look() -> Any:
             return read_checkpoint(str(self.checkpoint), files, with_ends=True)
@@ -183,7 +188,14 @@ class History:
         launch = new_launch_id()
         port = open_dataset(self.uri)
         session = DriverSession(
-            port, QUERY, checkpoint, policy, launch_id=launch, look=look, on_step=on_step
+            port,
+            QUERY,
+            checkpoint,
+            policy,
+            launch_id=launch,
+            look=look,
+            heard=lambda driver: DriverObservation.read(reports, driver.launch_id).watermark,
+            on_step=on_step,
         )
         session.prepare()
         refuse_corrupt(files, checkpoint, port, QUERY, session.watermark)
@@ -338,15 +350,36 @@ class History:
             self._kill(self.running)
 
     def clean_up(self) -> None:
+        self.unreported = self._unreported()
+        if self.unreported and "trouble: older_checkpoint" in self.said:
+            return
         dataset = lance.dataset(self.uri)
         dataset.optimize.compact_files()
         lance.dataset(self.uri).cleanup_old_versions(older_than=timedelta(0))
 
     def older_checkpoint(self) -> None:
+        if self.unreported:
+            return
         done = sorted(int(each.name) for each in self.checkpoint.glob("offsets/*"))
         for number in done[self.random.randint(0, len(done)) :]:
             for log in ("offsets", "commits"):
                 (self.checkpoint / log / str(number)).unlink(missing_ok=True)
+
+    def _unreported(self) -> bool:
+        """Return whether the newest epoch is in no report: its driver died before the next one.
+
+        If its version is then cleaned up, nothing tells an older copy of the checkpoint from the
+        newest: the guarantees name that limit.
+        """
+        try:
+            owner = decode_query(open_dataset(self.uri).config, QUERY, 1).owner
+        except LanceStreamError:
+            return True
+        if owner is None:
+            return True
+        reports = open_files(report_location(str(self.checkpoint)))
+        said = DriverObservation.read(reports, owner.driver.launch_id).watermark
+        return said < exact_watermark(open_dataset(self.uri), QUERY).epoch
 
     def delete_checkpoint(self) -> None:
         shutil.rmtree(self.checkpoint, ignore_errors=True)

@@ -104,6 +104,7 @@ class SparkLike:
         launched_at: datetime | None = None,
         policy: CommitPolicy | None = None,
         mode: OutputMode = OutputMode.APPEND,
+        heard: Callable[[Driver], int] | None = None,
         on_step: Callable[[Failpoint], None] = lambda step: None,
     ) -> None:
         self.world, self.log, self.mode, self.query_id = world, log, mode, query_id
@@ -116,6 +117,7 @@ class SparkLike:
             launch_id=launch_id,
             launched_at=launched_at,
             look=self.look,
+            heard=heard,
             on_step=on_step,
         )
         self.committer.prepare()

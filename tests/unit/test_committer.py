@@ -25,7 +25,7 @@ from airflow_provider_lance.protocol.codec import decode_query, key
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy, OnHistoryGap
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.failpoints import Failpoint
-from airflow_provider_lance.protocol.model import OutputMode
+from airflow_provider_lance.protocol.model import Driver, OutputMode
 from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.protocol.stop_requests import request_stop
 from airflow_provider_lance.protocol.watermark import exact_watermark
@@ -345,6 +345,42 @@ def test_a_gap_over_epochs_that_the_config_has_as_done_is_no_gap(dataset: InMemo
     dataset.open().commit(Configure({"user.key": "1"}))
     dataset.clean_up(dataset.version)
     assert SparkLike(twin_world(dataset), log).committer.watermark == 0
+
+
+def test_an_old_copy_of_the_checkpoint_is_found_by_the_reports_if_versions_are_missing(
+    dataset: InMemoryDataset,
+) -> None:
+    log: dict[str, int] = {}
+    driver = SparkLike(twin_world(dataset), log, launch_id="killed")
+    for _ in range(11):  # the last fold is of epoch 9, and epoch 10 came after it
+        driver.step()
+    dataset.open().commit(Configure({"user.key": "1"}))
+    dataset.clean_up(dataset.version)
+    log["planned"] = log["committed"] = 9
+    asked: list[str] = []
+
+    def heard(driver: Driver) -> int:
+        asked.append(driver.launch_id)
+        return 10
+
+    with pytest.raises(CheckpointMismatchError, match="reported that epoch 10 is in .*after 9"):
+        SparkLike(twin_world(dataset), log, heard=heard)
+    assert set(asked) == {"killed"}
+    log["planned"] = log["committed"] = 10  # the newest copy
+    answer = CommitPolicy(on_history_gap=OnHistoryGap(10, True), backoff=QUICK)
+    SparkLike(twin_world(dataset), log, heard=heard, policy=answer).step()
+    expect_rows(dataset, 12)
+
+
+def test_reports_are_asked_only_where_versions_are_missing(dataset: InMemoryDataset) -> None:
+    log: dict[str, int] = {}
+    SparkLike(twin_world(dataset), log).step()
+
+    def heard(driver: Driver) -> int:
+        raise AssertionError
+
+    SparkLike(twin_world(dataset), log, heard=heard).step()
+    expect_rows(dataset, 2)
 
 
 def test_cleanup_below_the_fold_is_harmless(dataset: InMemoryDataset) -> None:

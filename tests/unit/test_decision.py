@@ -56,6 +56,18 @@ TABLE = [
         Decision.CHECKPOINT_STALE,
     ),
     (
+        "an old copy of the checkpoint, by what the driver reported",
+        replace(OWNED, planned=7, planned_now=7, missing=2, missing_above=2, reported=8),
+        8,
+        Decision.FULL_COMMIT,
+    ),
+    (
+        "the same before any epoch is planned",
+        replace(OWNED, planned=7, planned_now=7, missing=2, missing_above=2, reported=8),
+        -1,
+        Decision.CHECKPOINT_STALE,
+    ),
+    (
         "another driver went on with the checkpoint meanwhile",
         replace(OWNED, planned=3, planned_now=7, committed=2),
         3,

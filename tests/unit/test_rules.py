@@ -237,6 +237,14 @@ ROWS: dict[str, Row] = {
         ),
         [(Code.HISTORY_GAP, WARNING)],
     ),
+    "an older copy of the checkpoint, by its driver's report, and versions are missing": (
+        seen(
+            drivers=(driver(heartbeat=Heartbeat(at(3), "running", token=1, watermark=7)),),
+            watermark=watermark(missing=1, missing_above=1),
+            missing_versions=(11,),
+        ),
+        [(Code.CHECKPOINT_OLDER, CRITICAL), (Code.HISTORY_GAP, INFO)],
+    ),
     "a version was brought back over epochs of an older numbering": (
         seen(undone=(Undone(12, 8, (stamp(4, 9, generation=-1),)),)),
         [],
