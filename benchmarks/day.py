@@ -32,7 +32,7 @@ from lance.fragment import write_fragments
 from airflow_provider_lance.maintenance.options import MaintenanceOptions
 from airflow_provider_lance.maintenance.run import maintain
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
+from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.protocol.session import DriverSession
 from benchmarks.harness.ageing import Ageing
@@ -74,10 +74,9 @@ class Stream:
 
     def renew(self, uri: str) -> None:
         self.uri = uri
-        dataset = lance.write_dataset(self._table(0).slice(0, 0), uri)
-        self.committer = DriverSession(
-            LanceDatasetPort(dataset), "bench", Checkpoint("/checkpoint")
-        )
+        lance.write_dataset(self._table(0).slice(0, 0), uri)
+        # Opened as the sink opens it, with caches that are bounded.
+        self.committer = DriverSession(open_dataset(uri), "bench", Checkpoint("/checkpoint"))
         self.committer.prepare()
         self.committer.identify(Driver("run", "checkpoint", "/checkpoint"))
         self.committer.claim(0)

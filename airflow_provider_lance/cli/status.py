@@ -213,6 +213,7 @@ def numbers(status: Status) -> list[tuple[str, str]]:
         ("query state", formatting.held(kept) if kept else None),
         ("event time", formatting.event_time(kept, datetime.now(UTC)) if kept else None),
         ("too late", f"{kept.too_late:,} rows dropped" if kept and kept.too_late else None),
+        ("upkeep", formatting.upkeep(status.upkeep, datetime.now(UTC)) if status.upkeep else None),
         ("owner", None if status.token is None else f"token {status.token}, {status.owner_state}"),
         ("driver", status.driver),
         ("launch", f"{status.launch_id}{by}" if status.launch_id else None),

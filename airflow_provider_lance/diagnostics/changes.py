@@ -17,6 +17,7 @@ from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.model import ByHand, OwnerState, QueryState
 from airflow_provider_lance.protocol.port import DatasetPort
+from airflow_provider_lance.protocol.upkeep import LAST_TURN, read_turn
 from airflow_provider_lance.source.parts import commit_time
 from airflow_provider_lance.supervision.driver_reports import EndReason, launched_at
 from airflow_provider_lance.supervision.liveness import DriverObservation
@@ -141,6 +142,8 @@ def _change(operation: Any, query_id: str, version: int) -> Change | None:
 
 def _of_config(operation: Any, query_id: str, version: int) -> Change | None:
     updates: Mapping[str, str | None] = getattr(operation.config_updates, "updates", None) or {}
+    if LAST_TURN in updates:
+        return _of_turn(updates, version)
     names = {word: key(word, query_id) for word in ("owner", "stop", "stopNote")}
     state = _state(updates, query_id, version)
     if state is None:
@@ -151,6 +154,19 @@ def _of_config(operation: Any, query_id: str, version: int) -> Change | None:
         note = state.stop_note
         return Change(None, "a stop was asked for", note.by if note else "", version)
     return None
+
+
+def _of_turn(updates: Mapping[str, str | None], version: int) -> Change | None:
+    """Return what the record of a driver's turn says."""
+    try:
+        turn = read_turn({name: value for name, value in updates.items() if value is not None})
+    except ProtocolVersionError:
+        return None
+    if turn is None:
+        return None
+    gone = f"; it has removed {turn.removed:,} old versions so far" if turn.removed else ""
+    what = f"the driver of query {turn.query_id} looked after the dataset{gone}"
+    return Change(None, what, version=version)
 
 
 def _state(updates: Mapping[str, str | None], query_id: str, version: int) -> QueryState | None:

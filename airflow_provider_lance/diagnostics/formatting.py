@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.row_checks import RowChecks
+from airflow_provider_lance.supervision.heartbeat import Upkeep
 from airflow_provider_lance.supervision.query_state import QueryState
 
 __all__ = [
@@ -74,6 +75,24 @@ def unread(
     unit = (" file" if rows == 1 else " files") if files and rows else ""
     counted = f"{rows:,.0f}{unit}"
     return f"{counted} ({late})" if late else counted
+
+
+def upkeep(done: Upkeep, now: datetime) -> str:
+    """Return what a driver did to look after its tables; empty for nothing."""
+    parts = []
+    if done.compacted_at:
+        parts.append(
+            f"{done.fragments_removed:,} fragments compacted into {done.fragments_added:,}, last "
+            f"{ago(done.compacted_at, now)}"
+        )
+    if done.cleaned_at:
+        parts.append(
+            f"{done.versions_removed:,} old versions removed ({size(done.bytes_removed)}), last "
+            f"{ago(done.cleaned_at, now)}"
+        )
+    if done.why:
+        parts.append(f"not done {ago(done.why_at, now)}: {done.why}")
+    return "; ".join(parts)
 
 
 def unmet(checks: RowChecks) -> str:

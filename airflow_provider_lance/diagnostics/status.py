@@ -30,7 +30,7 @@ from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.supervision.health import StreamState
-from airflow_provider_lance.supervision.heartbeat import Unread
+from airflow_provider_lance.supervision.heartbeat import Unread, Upkeep
 from airflow_provider_lance.supervision.liveness import DriverObservation
 from airflow_provider_lance.supervision.query_state import QueryState
 
@@ -55,8 +55,8 @@ class Status(JsonRecord):
     follows from the newest epochs, whose ``recent_rows_per_second`` and ``recent_behind`` come
     oldest first. A Lance source also has a ``source_position``, how far it is read. ``checks``
     counts what the expectations found in the newest driver's run, ``query_state`` is what its
-    stateful operators hold. ``changes`` is what happened,
-    newest first; read on request.
+    stateful operators hold, ``upkeep`` what that run did to look after its tables. ``changes`` is
+    what happened, newest first; read on request.
     """
 
     uri: str
@@ -91,6 +91,7 @@ class Status(JsonRecord):
     fragments: int | None = None
     checks: RowChecks | None = None
     query_state: QueryState | None = None
+    upkeep: Upkeep | None = None
     input_rows_per_second: float | None = None
     processed_rows_per_second: float | None = None
     recent_rows_per_second: tuple[float, ...] = ()
@@ -194,6 +195,7 @@ def status(
         fragments=fragments,
         checks=heartbeat.checks if heartbeat and heartbeat.checks else None,
         query_state=heartbeat.query_state if heartbeat else None,
+        upkeep=heartbeat.upkeep if heartbeat and heartbeat.upkeep != Upkeep() else None,
         input_rows_per_second=_progress(driver, "inputRowsPerSecond") if responds else None,
         processed_rows_per_second=_progress(driver, "processedRowsPerSecond") if responds else None,
         recent_rows_per_second=recent_rates(said)[-_RECENT:],

@@ -54,6 +54,7 @@ class Retention:
 
     ``consumers`` is the age up to which a consumer's position keeps what the consumer still needs.
     ``files``: remove old files that no version references also if no version is removed.
+    ``most_versions``: of more versions than that, the oldest go before they are ``older_than``.
     """
 
     older_than: int
@@ -63,6 +64,7 @@ class Retention:
     keep_active: int = KEEP_SECONDS
     consumers: int = CONSUMER_RETENTION
     files: bool = False
+    most_versions: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,15 +218,20 @@ def _old_versions(
         default=port.version,
     )
     now = datetime.now(UTC)
-    before = now - timedelta(seconds=_age(port, retention))
+    before, floor = (
+        now - timedelta(seconds=age) for age in (_age(port, retention), _floor(port, retention))
+    )
     versions = list_versions(port, storage_options)
+    surplus = len(versions) - (retention.most_versions or len(versions))
     # A fold to come makes one version more: the newest.
     newest = max(1, retention.retain_versions or 1) - (1 if folded else 0)
     kept = {each.number for each in versions[max(0, len(versions) - newest) :]}
     old = [
         each.number
-        for each in versions
-        if each.number <= limit and each.written <= before and each.number not in kept
+        for place, each in enumerate(versions)
+        if each.number <= limit
+        and each.number not in kept
+        and each.written <= (floor if place < surplus else before)
     ]
     needed, warnings = _needed(port, retention.consumers, now)
     held = {name: sum(each >= needs for each in old) for name, needs in needed.items()}
@@ -278,9 +285,12 @@ def _refuse(port: LanceDatasetPort, retention: Retention) -> None:
 
 
 def _age(port: LanceDatasetPort, retention: Retention) -> int:
+    return max(retention.older_than, _floor(port, retention))
+
+
+def _floor(port: LanceDatasetPort, retention: Retention) -> int:
     # After a release too: a driver that hung since before it may still wake up.
-    floor = retention.keep_active if query_ids(port.config) else 0
-    return max(retention.older_than, floor)
+    return retention.keep_active if query_ids(port.config) else 0
 
 
 def _cleaned(

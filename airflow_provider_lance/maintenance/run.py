@@ -30,6 +30,7 @@ from airflow_provider_lance.maintenance.dataset_metrics import (
 from airflow_provider_lance.maintenance.indexing import refresh_indices
 from airflow_provider_lance.maintenance.options import MaintenanceOptions, Step
 from airflow_provider_lance.maintenance.tombstones import forget_tombstones
+from airflow_provider_lance.maintenance.upkeep import note_policy
 from airflow_provider_lance.protocol.backoff import Backoff
 from airflow_provider_lance.protocol.codec import query_ids
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
@@ -237,6 +238,9 @@ class _Run:
             files=options.min_old_versions == 0,
         )
         self._port = self._port.latest()
+        if not options.dry_run:
+            note_policy(self._port, options)
+            self._port = self._port.latest()
         plan = explain_cleanup(self._port, retention, self._storage)
         least = max(1, options.min_old_versions)
         found = plan.versions >= least or (retention.files and plan.data_files)

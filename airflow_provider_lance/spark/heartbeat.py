@@ -132,6 +132,7 @@ class HeartbeatWriter:
                 "epochs": sink.totals.epochs,
                 "totalRows": sink.totals.rows,
                 "checks": sink.totals.checks.to_json(),
+                "upkeep": sink.upkeep.to_json(),
                 "watermark": session.watermark if session else None,
                 "committedAt": session.committed_at if session else None,
             },

@@ -26,7 +26,7 @@ from airflow_provider_lance.spark.active_query import (
     find_active_query,
     refuse_another_query,
 )
-from airflow_provider_lance.spark.autocompact import AutoCompaction
+from airflow_provider_lance.spark.autocompact import AutoCompaction, Table
 from airflow_provider_lance.spark.autoindex import IndexRefresh
 from airflow_provider_lance.spark.epoch_runner import EpochRunner
 from airflow_provider_lance.spark.files import HadoopFiles
@@ -47,6 +47,7 @@ from airflow_provider_lance.spark.target import open_target
 from airflow_provider_lance.spark.tuning import spare_size_checks
 from airflow_provider_lance.spec.sink_options import SinkOptions
 from airflow_provider_lance.supervision.driver_reports import launched_at, report_location
+from airflow_provider_lance.supervision.heartbeat import Upkeep
 from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["EpochReport", "LanceSink", "RunMetrics", "StoppedOnRequestError"]
@@ -105,7 +106,11 @@ class LanceSink:
         self.epoch_in_progress: int | None = None
         self.last_activity = time.monotonic()
         self._on_step = on_step
-        self._compaction = AutoCompaction(self.options.auto_compact_every, self.options.query_id)
+        self._compaction = AutoCompaction(
+            self.options.auto_compact_every,
+            self.options.query_id,
+            keep=self.options.keep_versions_for,
+        )
         self._indices: IndexRefresh | None = None
         if self.options.keeps_indices:
             self._indices = IndexRefresh(self.options.query_id, self._compaction.give_way)
@@ -148,8 +153,7 @@ class LanceSink:
                 trigger["processingTime"],
                 self.options.query_id,
             )
-        if self.options.auto_compact_every:
-            self._compaction.use_interval(interval)
+        self._compaction.use_interval(interval)
         return (
             df.writeStream.outputMode(self.options.output_mode.effect.of_spark)
             .option("checkpointLocation", self.options.checkpoint_location)
@@ -161,6 +165,11 @@ class LanceSink:
     def close(self) -> None:
         """Let the epoch in progress finish, and refuse further epochs."""
         self._closed.set()
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """Return what this run has done to look after its tables."""
+        return self._compaction.done
 
     @property
     def closed(self) -> bool:
@@ -310,8 +319,11 @@ class LanceSink:
             spare_size_checks(df)
         report = self._runner.run(df, epoch_id)
         if report.decision is Decision.FULL_COMMIT and not self.closed:
+            assert self.sides is not None
+            sides: Any = self.sides.sessions.items()
+            tables = (Table(side.port, side.owner, name) for name, side in sides)
             port: Any = session.port
-            self._compaction.epoch_done(epoch_id, port, session.owner)
+            self._compaction.epoch_done(epoch_id, port, session.owner, tables)
             if self._indices:
                 self._indices.epoch_done(port, session.owner)
         return report

@@ -40,7 +40,7 @@ _DIVIDING = (
 )
 """The names of the options that decide which rows go into a side table; see :attr:`division`."""
 
-_WEEK = 7 * 24 * 3600
+_HOUR, _WEEK = 3600, 7 * 24 * 3600
 
 _bytes = partial(forms.positive, most=2**40)  # 1 TiB
 
@@ -68,7 +68,9 @@ class SinkOptions(Options):
       fragment; rows are counted, not estimated. 0 writes everything on the executors.
     - ``targetRowsPerFragment``: rows after which a new fragment begins.
     - ``watermarkEvery``: epochs between two folds of the watermark.
-    - ``autoCompactEvery``: epochs between two compactions by the driver; 0 for none.
+    - ``autoCompactEvery``: epochs between two compactions by the driver; by itself without a value,
+      and with 0 neither compactions nor removals of old versions.
+    - ``keepVersionsFor``: seconds for which the driver keeps old versions.
     - ``refreshIndices``: the driver covers new rows in the dataset's indices, after its epochs.
     - ``cacheBytes``: the most that Lance's caches hold in the driver; an eighth for manifests and
       file footers, the rest for indices.
@@ -114,7 +116,8 @@ class SinkOptions(Options):
     small_epoch_rows: int = option(forms.count, 20_000, name="smallEpochRows")
     target_rows_per_fragment: int = option(forms.positive, 1_048_576, name="targetRowsPerFragment")
     watermark_every: int = option(forms.positive, 10, name="watermarkEvery")
-    auto_compact_every: int = option(forms.count, 0, name="autoCompactEvery")
+    auto_compact_every: int | None = option(forms.count, None, name="autoCompactEvery")
+    keep_versions_for: int | None = option(forms.duration, None, name="keepVersionsFor")
     refresh_indices: bool = option(forms.flag, True, name="refreshIndices")
     cache_bytes: int = option(_bytes, CACHE_BYTES, name="cacheBytes")
     create_if_missing: bool = option(forms.flag, False, name="createIfMissing")
@@ -165,6 +168,16 @@ class SinkOptions(Options):
             )
         if self.delete_when and not self.merge_keys:
             raise SpecError("deleteWhen needs mergeKeys: rows are deleted by their keys")
+        if self.keep_versions_for is not None and self.keep_versions_for < _HOUR:
+            raise SpecError(
+                f"keepVersionsFor is {self.keep_versions_for} s: give an hour or more, as readers "
+                "and a driver that hung may need younger versions"
+            )
+        if self.keep_versions_for is not None and self.auto_compact_every == 0:
+            raise SpecError(
+                "keepVersionsFor says what the driver removes, and with autoCompactEvery=0 it "
+                "removes nothing: leave one of them out"
+            )
         self._check_quarantine()
         self._check_sequence()
         self._check_routes(given)
@@ -195,11 +208,6 @@ class SinkOptions(Options):
             raise SpecError(
                 "routeBy has no quarantine yet: use the actions warn, drop or fail, and "
                 "onRefusedRow=fail"
-            )
-        if self.auto_compact_every:
-            raise SpecError(
-                "autoCompactEvery compacts one dataset, and routeBy writes many: schedule "
-                "lance-stream optimize for them"
             )
         if self.add_columns or self.fill_missing:
             raise SpecError(

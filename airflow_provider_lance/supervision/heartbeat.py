@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from airflow_provider_lance.protocol.json_codec import JsonRecord
+from airflow_provider_lance.protocol.model import utc_now
 from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.protocol.source_offset import SourceOffset
 from airflow_provider_lance.supervision.query_state import QueryState
 
-__all__ = ["Heartbeat", "Unread", "unread_of"]
+__all__ = ["Heartbeat", "Unread", "Upkeep", "unread_of"]
+
+_T = TypeVar("_T")
 
 _FILES = "numFilesOutstanding"
 """Spark's name for the number of files that a file source has found and not read yet."""
@@ -44,6 +48,41 @@ def unread_of(progress: Mapping[str, Any]) -> Unread:
 
 
 @dataclass(frozen=True, slots=True)
+class Upkeep(JsonRecord):
+    """What a driver did in its run to look after its tables; times are ISO 8601, empty for never.
+
+    ``why`` says why the newest turn did not do all, ``why_at`` when that was.
+    """
+
+    compacted_at: str = ""
+    fragments_removed: int = 0
+    fragments_added: int = 0
+    cleaned_at: str = ""
+    versions_removed: int = 0
+    bytes_removed: int = 0
+    why: str = ""
+    why_at: str = ""
+
+    def compacted(self, removed: int, added: int) -> Upkeep:
+        """Return this with one more compaction."""
+        return replace(
+            self,
+            compacted_at=utc_now(),
+            fragments_removed=self.fragments_removed + removed,
+            fragments_added=self.fragments_added + added,
+        )
+
+    def cleaned(self, versions: int, size: int) -> Upkeep:
+        """Return this with one more removal of old versions, of ``size`` bytes."""
+        return replace(
+            self,
+            cleaned_at=utc_now(),
+            versions_removed=self.versions_removed + versions,
+            bytes_removed=self.bytes_removed + size,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """One heartbeat. A missing value is ``None``; ``busy`` is in seconds, 0 while idle.
 
@@ -72,6 +111,7 @@ class Heartbeat:
     position: str = ""
     checks: RowChecks = RowChecks()
     query_state: QueryState | None = None
+    upkeep: Upkeep = Upkeep()
 
     @classmethod
     def parse(cls, document: Mapping[str, Any]) -> Self:
@@ -98,7 +138,8 @@ class Heartbeat:
             behind_files=unread.files,
             versions_behind=unread.versions,
             seconds_behind=unread.seconds,
-            checks=_checks(sink.get("checks")),
+            checks=_record(RowChecks.read_json, sink.get("checks"), RowChecks()),
+            upkeep=_record(Upkeep.read_json, sink.get("upkeep"), Upkeep()),
             position="; ".join(str(each) for each in ends if each),
             query_state=QueryState.found_in(document.get("queryState")),
         )
@@ -139,11 +180,11 @@ def _unread(source: Mapping[str, Any]) -> float | None:
     return sum(ahead) if ahead else None
 
 
-def _checks(given: object) -> RowChecks:
+def _record(reader: Callable[[object], _T], given: object, missing: _T) -> _T:
     try:
-        return RowChecks.read_json(given)
+        return reader(given)
     except ValueError:
-        return RowChecks()
+        return missing
 
 
 def _moment(value: object) -> datetime | None:

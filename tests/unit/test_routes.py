@@ -72,7 +72,6 @@ def test_routes_lie_beside_the_home_or_where_the_template_says() -> None:
         ({"routeBy": "t", "outputMode": "complete"}, "append or update"),
         ({"routeBy": "t", "schemaEvolution": "addColumns"}, "do not go with routeBy"),
         ({"routeBy": "t", "missingColumns": "null"}, "do not go with routeBy"),
-        ({"routeBy": "t", "autoCompactEvery": 5}, "autoCompactEvery compacts one dataset"),
         ({"routeBy": "t", "routeUri": "/lake/x.lance"}, "routeUri must be a URI with {route} once"),
         ({"routeBy": "t", "routeUri": "/lake/{route}/x"}, "after the last"),
         ({"routeBy": "t", "routeUri": "/lake/{route}{route}"}, "after the last"),

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from airflow_provider_lance.compat import redact
 from airflow_provider_lance.diagnostics.epoch_sources import readable_offset
 from airflow_provider_lance.diagnostics.formatting import ago as ago_of
-from airflow_provider_lance.diagnostics.formatting import event_time, held, unmet
+from airflow_provider_lance.diagnostics.formatting import event_time, held, unmet, upkeep
 
 __all__ = ["Templates", "ago", "clock", "cut", "duration", "epoch", "number"]
 
@@ -36,7 +36,7 @@ class Templates:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        filters = (ago, clock, cut, duration, epoch, event_time, held, number, unmet)
+        filters = (ago, clock, cut, duration, epoch, event_time, held, number, unmet, upkeep)
         self._environment.filters.update({each.__name__: each for each in filters})
         self._environment.filters |= {"offset": readable_offset, "since": ago_of}
         style, script = _own("style.css"), _own("live.js")
