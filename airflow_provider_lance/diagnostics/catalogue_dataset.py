@@ -26,14 +26,16 @@ class DatasetCase(Case):
     SMALL_FRAGMENTS = (
         Code.SMALL_FRAGMENTS,
         "{small:,} of {fragments:,} fragments are small, more than {limit:,}.",
-        "Each epoch adds at least one, and every commit and every reader pays for each. Compaction "
-        "merges them beside the running stream.",
+        "Each epoch adds at least one, and every commit and every reader pays for each. A running "
+        "stream merges them by itself, unless autoCompactEvery=0; its status says when, under "
+        "upkeep. Compaction by hand works beside it.",
     )
     MANY_VERSIONS = (
         Code.MANY_VERSIONS,
         "{versions:,} versions, more than {limit:,}; their manifests take {size}.",
-        "Each epoch is a version, and there was no cleanup. Listing them becomes slow; a cleanup "
-        "folds every query's watermark first.",
+        "Each epoch is a version. A running stream keeps about 4,000 of them, unless its options "
+        "or a consumer keep more; its status says so under upkeep. Listing them becomes slow. A "
+        "cleanup folds every query's watermark first.",
     )
     INDEX_BEHIND = (
         Code.INDEX_BEHIND,

@@ -21,6 +21,7 @@ from airflow_provider_lance.protocol.consumers import read_consumers
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import NO_EPOCH, EpochStamp, QueryState
 from airflow_provider_lance.protocol.source_offset import SourceOffset
+from airflow_provider_lance.protocol.upkeep import read_policy, read_turn
 from airflow_provider_lance.provider_info import get_provider_info
 from airflow_provider_lance.spark.job import run
 from airflow_provider_lance.spec.job import JobSpec
@@ -126,6 +127,15 @@ def test_the_position_of_a_consumer_is_read(changed: Any) -> None:
 
 
 @pytest.mark.parametrize("later", [{}, {"later": {"deep": [1, None]}}])
+def test_who_looks_after_a_dataset_is_read(later: dict[str, Any]) -> None:
+    config = {
+        name: json.dumps(json.loads(text) | later) for name, text in read("config-upkeep").items()
+    }
+    assert read_turn(config) == written.UPKEEP
+    assert read_policy(config) == written.POLICY
+
+
+@pytest.mark.parametrize("later", [{}, {"later": {"deep": [1, None]}}])
 def test_columns_that_an_epoch_added_are_read(later: dict[str, Any]) -> None:
     ((name, text),) = read("added-columns").items()
     properties = {name: json.dumps(json.loads(text) | later), "other.tool": "x"}
@@ -210,7 +220,7 @@ def test_the_triggers_are_read(changed: Any) -> None:
     assert event.condition.rows == 1000
     assert SupervisionConfig.from_json(without_later_tags(stream.order)) == written.ORDER
     assert Stopping.from_json(stop.stopping) == written.STOPPING
-    assert Turn.from_json(turn.turn) == written.TURN
+    assert Turn.from_json(turn.turn) == written.UPKEEP
 
 
 def without_later_tags(order: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from airflow_provider_lance.backends.launch import ClusterDriver, Launch
 from airflow_provider_lance.drivers.local import LocalDriver
 from airflow_provider_lance.maintenance.options import MaintenanceSpec
 from airflow_provider_lance.operators.task_state import DriverTaskState
+from airflow_provider_lance.protocol import upkeep
 from airflow_provider_lance.protocol.added_columns import AddedColumns, encode_added
 from airflow_provider_lance.protocol.codec import (
     encode_owner,
@@ -35,6 +36,7 @@ from airflow_provider_lance.protocol.model import (
 )
 from airflow_provider_lance.protocol.row_checks import Met, RowChecks
 from airflow_provider_lance.protocol.source_offset import NOT_BEGUN, SourceOffset
+from airflow_provider_lance.protocol.upkeep import CleanupPolicy, policy_updates
 from airflow_provider_lance.spec.job import JobSpec
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
 from airflow_provider_lance.supervision.health import StreamState
@@ -79,6 +81,16 @@ CONSUMER = Consumer(
     "s3://lake/checkpoints/hourly",
     skip_change_commits=True,
 )
+UPKEEP = upkeep.Turn(
+    QUERY,
+    datetime(2026, 11, 20, 14, 5, tzinfo=UTC),
+    version=57,
+    fragments=52,
+    cleaned=41,
+    cleaned_at=datetime(2026, 11, 20, 13, 5, tzinfo=UTC),
+    removed=400,
+)
+POLICY = CleanupPolicy(datetime(2026, 11, 20, 2, 0, tzinfo=UTC), 172_800, 100)
 SOURCE_OFFSETS = (
     NOT_BEGUN,
     SourceOffset(41, 1_795_096_800_000_000, index=0, snapshot=True),
@@ -253,6 +265,7 @@ WRITERS: dict[str, Callable[[], Any]] = {
     "config-released": lambda: config(RELEASED),
     "config-stop": lambda: config(OWNER, NOTE),
     "config-consumer": lambda: position_updates(CONSUMER),
+    "config-upkeep": lambda: UPKEEP.updates() | policy_updates(POLICY),
     "source-offsets": lambda: [each.to_json() for each in SOURCE_OFFSETS],
     "summary": SUMMARY.to_json,
     "job-spec": lambda: json.loads(JobSpec.parse(JOB).dumps()),

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import lance
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_provider_lance.maintenance import upkeep
 from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import OwnerState
@@ -19,6 +21,7 @@ from airflow_provider_lance.spark import autocompact
 from airflow_provider_lance.spark import sink as sink_module
 from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.start import trigger_seconds
+from tests.support.maintenance import age
 from tests.support.processes import wait_for
 from tests.support.sparkstream import Stream, orders
 
@@ -66,6 +69,45 @@ def test_a_stream_keeps_its_own_fragments_few(stream: Stream) -> None:
     owner = decode_query(port.config, "q", port.version).owner
     assert owner is not None
     assert owner.state is OwnerState.RELEASED
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make turns due after few epochs."""
+    monkeypatch.setattr(upkeep, "_FRAGMENTS", 5)
+    monkeypatch.setattr(upkeep, "_VERSIONS", 10)
+    monkeypatch.setattr(upkeep, "MOST_VERSIONS", 12)
+
+
+@pytest.mark.usefixtures("soon")
+def test_by_default_a_stream_looks_after_its_table(stream: Stream) -> None:
+    """Bounded runs count together: the table says what is due."""
+    for run in range(4):
+        for n in range(4):
+            stream.add(orders((run * 4 + n) * 10, 10))
+        age(stream.uri, 4000)
+        sink = stream.run()
+        assert not sink.upkeep.why
+    assert Counter(stream.table().column("id").to_pylist()) == Counter(range(160))
+    assert len(stream.dataset.get_fragments()) < 10
+    age(stream.uri, 4000)
+    stream.add(orders(160, 10))
+    stream.run()
+    assert min(version["version"] for version in stream.dataset.versions()) > 1
+
+
+@pytest.mark.usefixtures("soon")
+def test_by_default_a_stream_looks_after_its_routes(spark: SparkSession, tmp_path: Path) -> None:
+    stream = Stream(spark, tmp_path)
+    for n in range(14):
+        stream.add(orders(n * 10, 10))
+    stream.run(createIfMissing=True, routeBy="grp")
+    places = list((stream.root / "table.routes").glob("*.lance"))
+    assert len(places) == 3
+    for place in places:
+        assert len(lance.dataset(str(place)).get_fragments()) < 12
+    assert sum(lance.dataset(str(place)).count_rows() for place in places) == 140
+    assert len(stream.dataset.get_fragments()) < 12
 
 
 def test_a_run_that_ends_with_its_turn_waits_for_the_compaction(

@@ -10,6 +10,8 @@ from typing import Any
 import lance
 import pytest
 
+from airflow_provider_lance.diagnostics import formatting
+from airflow_provider_lance.diagnostics.changes import collect_changes
 from airflow_provider_lance.exceptions import ProtocolVersionError, StorageUnavailableError
 from airflow_provider_lance.maintenance import upkeep
 from airflow_provider_lance.maintenance.upkeep import Standing, begin_turn, remove_old_versions
@@ -21,6 +23,7 @@ from airflow_provider_lance.protocol.source_offset import SourceOffset
 from airflow_provider_lance.protocol.upkeep import LAST_TURN, Turn, read_policy, read_turn
 from airflow_provider_lance.spark import autocompact
 from airflow_provider_lance.spark.autocompact import AutoCompaction, Table, left_alone
+from airflow_provider_lance.supervision.heartbeat import Heartbeat, Upkeep
 from tests.support.drivers import QUERY, SparkLike, World, epoch_rows, lance_world
 from tests.support.maintenance import age, ids, make, numbers, run, stream
 from tests.unit.test_autocompact import expect_rows, fragments, of_rows, rewrites, settle, step
@@ -392,6 +395,38 @@ def test_a_store_that_fails_costs_a_turn_and_not_the_stream(
     assert keeper.done.why == "the store is away"
     assert keeper.done.why_at
     expect_rows(world, 20)
+
+
+# ---------------------------------------------------------------------------------- what is shown
+
+
+def test_a_heartbeat_carries_what_was_done() -> None:
+    done = Upkeep().compacted(52, 1).cleaned(400, 2_000_000)
+    beat = Heartbeat.parse({"sink": {"upkeep": done.to_json()}})
+    assert beat.upkeep == done
+    for wrong in (None, [], {"versionsRemoved": "many"}):
+        assert Heartbeat.parse({"sink": {"upkeep": wrong}}).upkeep == Upkeep()
+    now = datetime.now(UTC) + timedelta(minutes=5)
+    said = formatting.upkeep(done, now)
+    assert "52 fragments compacted into 1" in said
+    assert "400 old versions removed (2.0 MB)" in said
+    assert "not done" not in said
+    assert "the store is away" in formatting.upkeep(
+        Upkeep(why="the store is away", why_at=now.isoformat()), now
+    )
+    assert formatting.upkeep(Upkeep(), now) == ""
+
+
+@pytest.mark.usefixtures("small")
+def test_changes_name_the_query_whose_driver_looked_after_the_dataset(
+    uri: str, world: World
+) -> None:
+    driver, keeper = SparkLike(world, {}), AutoCompaction(None, QUERY)
+    drive(driver, keeper, 20, uri)
+    found = [str(each) for each in collect_changes(open_dataset(uri), "another")]
+    assert f"the driver of query {QUERY} looked after the dataset" in found[-1] + found[1]
+    assert any("old versions so far" in each for each in found)
+    assert any("compacted" in each for each in found)
 
 
 # ------------------------------------------------------------------------------------ side tables
