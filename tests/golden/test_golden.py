@@ -220,7 +220,7 @@ def test_the_triggers_are_read(changed: Any) -> None:
     assert event.condition.rows == 1000
     assert SupervisionConfig.from_json(without_later_tags(stream.order)) == written.ORDER
     assert Stopping.from_json(stop.stopping) == written.STOPPING
-    assert Turn.from_json(turn.turn) == written.UPKEEP
+    assert Turn.from_json(turn.turn) == written.TURN
 
 
 def without_later_tags(order: dict[str, Any]) -> dict[str, Any]:
