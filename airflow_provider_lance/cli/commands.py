@@ -255,6 +255,12 @@ _DOCTOR = Command(
             help="test whether the store refuses one of two commits of the same version, with a "
             "small dataset of a random name beside URI, which is removed at the end",
         ),
+        argument(
+            "--packages",
+            metavar="COORDINATES",
+            help="what a stream's operator gets as packages: check whether its Kafka connector "
+            "is of Spark's version",
+        ),
     ),
 )
 

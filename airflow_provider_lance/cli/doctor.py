@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from uuid import uuid4
 
+from airflow_provider_lance.cli.doctor_connectors import diagnose_connectors
 from airflow_provider_lance.cli.doctor_machine import (
     Diagnosis,
     Level,
@@ -49,6 +50,7 @@ def run(arguments: Namespace, output: Output) -> int:
     if arguments.uri is None and (arguments.write_probe or arguments.conn_id):
         raise SpecError("--conn-id and --write-probe need a dataset: give its URI, too")
     found = [*diagnose_packages(), *diagnose_spark()]
+    found += diagnose_connectors(arguments.packages or "")
     if arguments.uri is not None:
         found += _diagnose_store(arguments)
     levels = {each.level for each in found}

@@ -18,7 +18,14 @@ from pathlib import Path
 from airflow_provider_lance import __version__
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 
-__all__ = ["Diagnosis", "Level", "diagnose_packages", "diagnose_spark"]
+__all__ = [
+    "Diagnosis",
+    "Level",
+    "diagnose_packages",
+    "diagnose_spark",
+    "numbers",
+    "spark_folder",
+]
 
 
 class Level(StrEnum):
@@ -118,9 +125,9 @@ def _package(name: str, absent: Level = Level.ERROR, advice: str = "") -> Diagno
     install = f"{_INSTALLER} '{name}{wanted}'"
     if version is None:
         return Diagnosis(name, absent, "not installed", advice or install)
-    if _numbers(version) < least:
+    if numbers(version) < least:
         return Diagnosis(name, Level.ERROR, f"{version}, too old", install)
-    if below and _numbers(version) >= below:
+    if below and numbers(version) >= below:
         return Diagnosis(name, Level.WARNING, f"{version}, newer than what was tested", install)
     return Diagnosis(name, Level.OK, version)
 
@@ -129,7 +136,7 @@ def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def numbers(version: str) -> tuple[int, ...]:
     """Return a version's leading numbers."""
     return tuple(int(each) for each in re.findall(r"\d+", version)[:3])
 
@@ -198,6 +205,12 @@ def diagnose_spark(environment: Mapping[str, str] = os.environ) -> Iterator[Diag
         yield _workers_python("PYSPARK_DRIVER_PYTHON", environment)
 
 
+def spark_folder(given: Mapping[str, str]) -> Path | None:
+    """Return the folder of the Spark that ``spark-submit`` runs, ``None`` if there is none."""
+    home = given.get("SPARK_HOME")
+    return Path(home) if home else _pyspark_folder()
+
+
 def _spark_home(given: Mapping[str, str]) -> Diagnosis:
     name, home, folder = "SPARK_HOME", given.get("SPARK_HOME"), _pyspark_folder()
     installed = version_of("pyspark")
@@ -212,7 +225,7 @@ def _spark_home(given: Mapping[str, str]) -> Diagnosis:
         return Diagnosis(name, Level.ERROR, f"{home} holds no Spark", advice)
     version = jar.stem.rpartition("-")[2]
     seen = f"{home} with Spark {version}"
-    if installed and _numbers(version)[:2] != _numbers(installed)[:2]:
+    if installed and numbers(version)[:2] != numbers(installed)[:2]:
         advice = "unset SPARK_HOME, or install the pyspark of the same version"
         return Diagnosis(name, Level.WARNING, f"{seen}, pyspark is {installed}", advice)
     return Diagnosis(name, Level.NOTE, f"{seen}, not the installed pyspark")
@@ -246,7 +259,7 @@ def _java(given: Mapping[str, str]) -> Diagnosis:
         return Diagnosis("Java", Level.ERROR, f"{where}: does not run", advice)
     place = re.search(r"java\.home = (.+)", said)
     seen = f"{version[1]} at {place[1].strip() if place else binary} ({where})"
-    if _numbers(version[1])[0] < _JAVA:
+    if numbers(version[1])[0] < _JAVA:
         return Diagnosis("Java", Level.ERROR, seen, advice)
     return Diagnosis("Java", Level.OK, seen)
 

@@ -15,10 +15,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import utc_now
+from airflow_provider_lance.spark.compat import OTHER_INTERNALS
 from airflow_provider_lance.spark.run_metrics import EpochHistory, WatchedTotals
 from airflow_provider_lance.spark.sink import LanceSink
 from airflow_provider_lance.supervision.driver_reports import write_heartbeat, write_trend
-from airflow_provider_lance.supervision.heartbeat import unread_of
+from airflow_provider_lance.supervision.heartbeat import SECONDS_BEHIND, unread_of
 from airflow_provider_lance.supervision.process import ProcessIdentity
 from airflow_provider_lance.supervision.query_state import query_state_of
 
@@ -28,6 +29,9 @@ log = logging.getLogger(__name__)
 
 _QUIET_SECONDS = 10.0
 """The age at which an unchanged heartbeat is written again, as a sign of life."""
+
+_LAG_SECONDS = 10.0
+"""How often Kafka is asked for the oldest record that is not read."""
 
 _POINT_SECONDS = 300.0
 _POINTS = 288
@@ -52,7 +56,8 @@ class HeartbeatWriter:
         """
         self._source = source
         self._points: tuple[dict[str, Any], ...] = ()
-        self._next_point = 0.0
+        self._next_point = self._next_lag = 0.0
+        self._waits_since: float | None = None
         self._files, self._launch_id, self._sink = files, launch_id, sink
         context, process = session.sparkContext, ProcessIdentity.of(os.getpid())
         self._driver = {
@@ -70,7 +75,7 @@ class HeartbeatWriter:
 
     def beat(self, query: StreamingQuery | None, state: str) -> None:
         """Write the heartbeat if it changed. A store that fails never ends the query."""
-        progress = _progress(query)
+        progress = self._with_lag(_progress(query))
         signs = (progress and progress.get("timestamp"), self._sink.last)
         if query:
             self._activity.look(query, *signs)
@@ -85,6 +90,28 @@ class HeartbeatWriter:
         except LanceStreamError as error:
             log.warning("Heartbeat not written. error=%s", error)
         self._written, self._written_at = news, time.monotonic()
+
+    def _with_lag(self, progress: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Add to what Spark says of Kafka's sources how old the oldest unread record is."""
+        topics = self._sink.topics
+        if progress is None or topics is None:
+            return progress
+        for source in progress["sources"]:
+            read, newest = (json.dumps(source[name]) for name in ("endOffset", "latestOffset"))
+            if not str(source["description"]).startswith("KafkaV2["):
+                continue
+            now = time.monotonic()
+            if now >= self._next_lag and read != newest:
+                self._next_lag = now + _LAG_SECONDS
+                try:
+                    self._waits_since = topics.waiting_since(read, newest)
+                except OTHER_INTERNALS as error:
+                    log.warning("The age of unread records is not known. error=%s", error)
+            if read == newest:
+                source[SECONDS_BEHIND] = 0.0
+            elif self._waits_since is not None:
+                source[SECONDS_BEHIND] = round(max(0.0, time.time() - self._waits_since), 1)
+        return progress
 
     def _add_point(self, progress: dict[str, Any]) -> None:
         """Write the trend: rows read so far, and how far the sources are behind."""

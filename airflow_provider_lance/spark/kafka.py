@@ -12,7 +12,6 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -21,22 +20,26 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_provider_lance.exceptions import (
     SourceNotFoundError,
     SourceReplacedError,
-    SpecError,
 )
 from airflow_provider_lance.protocol.checkpoint import TOPIC_IDS, Checkpoint
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.spark.compat import OTHER_INTERNALS
-from airflow_provider_lance.spark.streaming_plan import source_options
+from airflow_provider_lance.spark.kafka_source import (
+    UNKNOWN_TOPIC,
+    KafkaSource,
+    Offsets,
+    cause_of,
+    offsets_in,
+    open_sources,
+)
 
 __all__ = ["KafkaTopics", "gone_offsets", "replaced_topics"]
 
 log = logging.getLogger(__name__)
 
-_FORMATS = ("kafka", "org.apache.spark.sql.kafka010.kafkasourceprovider")
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """Kafka's zero id: the broker is older than 2.8."""
-_UNKNOWN = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 _DENIED = "org.apache.kafka.common.errors.TopicAuthorizationException"
 _PATIENCE_SECONDS = 15.0
 """How long a missing topic may take to appear: brokers learn of a new topic, and of all topics
@@ -45,39 +48,17 @@ _LOOK_SECONDS = 1.0
 
 Ids = Mapping[str, tuple[str, ...]]
 """Topics by name, each with its id; with several if sources on several clusters have that name."""
-Offsets = Mapping[tuple[str, int], int]
-"""An offset by topic and partition."""
-
-
-@dataclass(frozen=True)
-class _Source:
-    """One Kafka source of the query: its options, lower case, and a client of its cluster."""
-
-    options: Mapping[str, str]
-    admin: Any
-
-    @property
-    def named(self) -> list[str] | None:
-        """Return the topics that the options name, ``None`` with a pattern."""
-        if assigned := self.options.get("assign"):
-            return sorted(json.loads(assigned))
-        if subscribed := self.options.get("subscribe"):
-            return [each.strip() for each in subscribed.split(",") if each.strip()]
-        return None
-
-    @property
-    def passes_over_loss(self) -> bool:
-        return self.options.get("failondataloss", "true").lower() == "false"
 
 
 class KafkaTopics:
     """The topics that one query reads; everything here is done with Spark's own Kafka client."""
 
-    def __init__(self, session: SparkSession, sources: Sequence[_Source], files: Files) -> None:
+    def __init__(self, session: SparkSession, sources: Sequence[KafkaSource], files: Files) -> None:
         """Store the arguments.
 
         :param files: the checkpoint.
         """
+        self._session = session
         self._jvm: Any = session.sparkContext._jvm
         self._sources, self._files = sources, files
         self._known: dict[str, tuple[str, ...]] = {}
@@ -89,17 +70,14 @@ class KafkaTopics:
 
         :param files: the checkpoint.
         """
-        found = source_options(df, _FORMATS)
-        if not found:
-            return None
         try:
-            sources = [_Source(each, _admin(df.sparkSession, each)) for each in found]
+            sources = open_sources(df)
         except Py4JJavaError:
             raise
         except OTHER_INTERNALS as error:
             log.warning("Topics are not compared by id: Spark has other internals. error=%s", error)
             return None
-        return cls(df.sparkSession, sources, files)
+        return cls(df.sparkSession, sources, files) if sources else None
 
     def close(self) -> None:
         """Close the connections."""
@@ -129,7 +107,7 @@ class KafkaTopics:
         :param ends: where the epoch ends, as Spark's log says; ``None`` if that is not known.
         :raises SourceReplacedError, SourceNotFoundError: as :meth:`admit`.
         """
-        read = sorted({topic for topic, _ in _offsets(ends or ())})
+        read = sorted({topic for topic, _ in offsets_in(ends or ())})
         seen = self._seen(lambda source: self._of_pattern(source, read), 0)
         self._compare(self._known, seen)
         self._record(seen)
@@ -173,7 +151,7 @@ class KafkaTopics:
 
     # --------------------------------------------------------------------------------------- look
 
-    def _seen(self, of_pattern: Callable[[_Source], list[str]], patience: float) -> Ids:
+    def _seen(self, of_pattern: Callable[[KafkaSource], list[str]], patience: float) -> Ids:
         """Ask the brokers for the ids of all topics that are read."""
         found: dict[str, set[str]] = {}
         for source in self._sources:
@@ -184,7 +162,7 @@ class KafkaTopics:
         return {topic: tuple(sorted(ids)) for topic, ids in found.items()}
 
     def _described(
-        self, source: _Source, topics: list[str], patience: float, must_exist: bool
+        self, source: KafkaSource, topics: list[str], patience: float, must_exist: bool
     ) -> Iterator[tuple[str, str]]:
         pending = source.admin.describeTopics(topics).topicNameValues() if topics else {}
         for topic in topics:
@@ -193,17 +171,17 @@ class KafkaTopics:
                 try:
                     its_id = str(answer.get().topicId().toString())
                 except Py4JJavaError as error:
-                    cause = _cause(error)
-                    if cause == _UNKNOWN and must_exist and time.monotonic() < until:
+                    cause = cause_of(error)
+                    if cause == UNKNOWN_TOPIC and must_exist and time.monotonic() < until:
                         time.sleep(_LOOK_SECONDS)
                         answer = source.admin.describeTopics([topic]).topicNameValues()[topic]
                         continue
-                    if cause == _UNKNOWN and must_exist:
+                    if cause == UNKNOWN_TOPIC and must_exist:
                         raise self._not_found(source, topic) from None
-                    if cause not in (_UNKNOWN, _DENIED):
+                    if cause not in (UNKNOWN_TOPIC, _DENIED):
                         raise
                     its_id = _NO_ID
-                    if cause == _UNKNOWN:
+                    if cause == UNKNOWN_TOPIC:
                         break  # Spark says what it lost with it
                 if its_id != _NO_ID:
                     yield topic, its_id
@@ -221,7 +199,7 @@ class KafkaTopics:
                 topic,
             )
 
-    def _not_found(self, source: _Source, topic: str) -> SourceNotFoundError:
+    def _not_found(self, source: KafkaSource, topic: str) -> SourceNotFoundError:
         servers = source.options.get("kafka.bootstrap.servers", "")
         return SourceNotFoundError(
             f"the brokers at {servers} have no topic {topic!r}. Correct the source's options, or "
@@ -229,15 +207,33 @@ class KafkaTopics:
             "again, give the stream a new query_id and checkpoint_location"
         )
 
-    def _matching(self, source: _Source) -> list[str]:
+    def _matching(self, source: KafkaSource) -> list[str]:
         """Return the topics that a source's pattern matches now."""
         names = source.admin.listTopics().names().get()
         return self._of_pattern(source, sorted(map(str, names)))
 
-    def _of_pattern(self, source: _Source, topics: list[str]) -> list[str]:
+    def _of_pattern(self, source: KafkaSource, topics: list[str]) -> list[str]:
         pattern = source.options.get("subscribepattern", "")
         matches = self._jvm.java.util.regex.Pattern.matches
         return [topic for topic in topics if matches(pattern, topic)]
+
+    # --------------------------------------------------------------------------------------- lag
+
+    def waiting_since(self, read: str, newest: str) -> float | None:
+        """Return the timestamp of the oldest record that is not read, in seconds since 1970.
+
+        :param read: where the last epoch ended, as Spark's progress says; ``newest`` likewise where
+            the topics end.
+        :return: ``None`` if there is none, or the brokers did not answer in time.
+        """
+        first, last = offsets_in([read]), offsets_in([newest])
+        places = {each: first.get(each, 0) for each in last if last[each] > first.get(each, 0)}
+        found = [
+            source.oldest(mine)
+            for source in self._sources
+            if (mine := {each: at for each, at in places.items() if source.reads(each[0])})
+        ]
+        return min((each for each in found if each is not None), default=None)
 
     # --------------------------------------------------------------------------------------- loss
 
@@ -252,28 +248,12 @@ class KafkaTopics:
         Ask after the epoch has been read: a record that is removed between its reading and this
         counts too.
         """
-        first, last, count = _offsets(starts), _offsets(ends), 0
+        first, last, count = offsets_in(starts), offsets_in(ends), 0
         for source in self._sources:
             if source.passes_over_loss:
-                named = source.named
-                mine = [place for place in last if named is None or place[0] in named]
-                count += gone_offsets(first, last, self._earliest(source, mine))
+                mine = [place for place in last if source.reads(place[0])]
+                count += gone_offsets(first, last, source.earliest(mine))
         return count
-
-    def _earliest(self, source: _Source, places: list[tuple[str, int]]) -> Offsets:
-        jvm = self._jvm
-        kind = jvm.org.apache.kafka.common.TopicPartition
-        spec = jvm.org.apache.kafka.clients.admin.OffsetSpec.earliest()
-        asked = {place: kind(*place) for place in places}
-        answer = source.admin.listOffsets(dict.fromkeys(asked.values(), spec))
-        found: dict[tuple[str, int], int] = {}
-        for place, each in asked.items():
-            try:
-                found[place] = int(answer.partitionResult(each).get().offset())
-            except Py4JJavaError as error:
-                if _cause(error) != _UNKNOWN:
-                    raise
-        return found
 
 
 def replaced_topics(known: Ids, seen: Ids) -> list[str]:
@@ -293,47 +273,3 @@ def gone_offsets(starts: Offsets, ends: Offsets, earliest: Offsets) -> int:
         for place, end in ends.items()
         if place in earliest
     )
-
-
-def _offsets(lines: Iterable[str]) -> dict[tuple[str, int], int]:
-    """Read lines of Spark's log: the offsets of Kafka's sources; lines of others are left out."""
-    found: dict[tuple[str, int], int] = {}
-    for line in lines:
-        try:
-            topics = json.loads(line[line.index("{") :])
-            found |= {
-                (topic, int(partition)): int(offset)
-                for topic, partitions in topics.items()
-                for partition, offset in partitions.items()
-            }
-        except (ValueError, TypeError, AttributeError):
-            continue
-    return found
-
-
-def _admin(session: SparkSession, options: Mapping[str, str]) -> Any:
-    """Return a client with the source's own options, and Spark's delegation token if it has one.
-
-    :raises SpecError: the options are not those of a client.
-    """
-    gateway: Any = session.sparkContext._gateway
-    jvm = gateway.jvm
-    kafka = {name[6:]: text for name, text in options.items() if name.startswith("kafka.")}
-    none = gateway.new_array(jvm.org.apache.kafka.common.TopicPartition, 0)
-    try:
-        return jvm.org.apache.spark.sql.kafka010.AssignStrategy(none).createAdmin(kafka)
-    except Py4JJavaError as error:
-        raise SpecError(f"the source's options are refused: {_deepest(error)}") from None
-
-
-def _cause(error: Py4JJavaError) -> str:
-    """Return the class of what a Kafka client's future failed with."""
-    thrown = error.java_exception.getCause() or error.java_exception
-    return str(thrown.getClass().getName())
-
-
-def _deepest(error: Py4JJavaError) -> str:
-    thrown = error.java_exception
-    while thrown.getCause() is not None:
-        thrown = thrown.getCause()
-    return str(thrown.getMessage())

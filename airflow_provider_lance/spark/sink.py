@@ -98,6 +98,8 @@ class LanceSink:
         """This driver's part in the protocol; ``None`` before the start."""
         self.sides: SideTables | None = None
         """The further datasets that its epochs write; ``None`` before the start."""
+        self.topics: KafkaTopics | None = None
+        """What the query reads from Kafka; ``None`` if it reads nothing there."""
         self.error: BaseException | None = None
         """The error that ended the last epoch, unwrapped: Spark reports it as text only."""
         self.totals = RunMetrics()
@@ -114,7 +116,6 @@ class LanceSink:
         self._indices: IndexRefresh | None = None
         if self.options.keeps_indices:
             self._indices = IndexRefresh(self.options.query_id, self._compaction.give_way)
-        self._topics: KafkaTopics | None = None
         self._schema: pa.Schema | None = None
         self._runner: EpochRunner | None = None
         self._closed = threading.Event()
@@ -190,8 +191,8 @@ class LanceSink:
         if not self._turn.acquire(timeout=_TURN_SECONDS):
             return False
         try:
-            if self._topics:
-                self._topics.close()
+            if self.topics:
+                self.topics.close()
             return self.sides.release() if self.sides else False
         finally:
             self._turn.release()
@@ -236,9 +237,9 @@ class LanceSink:
         session.prepare()
         if streaming:  # otherwise Spark has already read it, and writes to it
             refuse_corrupt(files, checkpoint, port, options.query_id, session.watermark)
-            self._topics = KafkaTopics.of(df, files)
-            if self._topics:
-                self._topics.admit(checkpoint)
+            self.topics = KafkaTopics.of(df, files)
+            if self.topics:
+                self.topics.admit(checkpoint)
         sides = SideTables(session, self._open_side, digest=options.division)
         sides.prepare(options.side_uri)
         if options.quarantines:
@@ -314,7 +315,7 @@ class LanceSink:
                 run_id=driver.run_id,
                 query=find_active_query(df.sparkSession, driver.checkpoint_id),
                 compaction=self._compaction,
-                topics=self._topics,
+                topics=self.topics,
             )
             spare_size_checks(df)
         report = self._runner.run(df, epoch_id)

@@ -14,9 +14,12 @@ from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.protocol.source_offset import SourceOffset
 from airflow_provider_lance.supervision.query_state import QueryState
 
-__all__ = ["Heartbeat", "Unread", "Upkeep", "unread_of"]
+__all__ = ["SECONDS_BEHIND", "Heartbeat", "Unread", "Upkeep", "unread_of"]
 
 _T = TypeVar("_T")
+
+SECONDS_BEHIND = "secondsBehind"
+"""What the driver adds to Spark's progress of a source: the age of the oldest unread record."""
 
 _FILES = "numFilesOutstanding"
 """Spark's name for the number of files that a file source has found and not read yet."""
@@ -26,8 +29,8 @@ _FILES = "numFilesOutstanding"
 class Unread:
     """What the sources of a query have not read; an unknown number is ``None``.
 
-    ``rows`` counts records, or files if ``files`` says so. ``versions`` and ``seconds`` are those
-    of a Lance dataset: from the oldest version that is not read.
+    ``rows`` counts records, or files if ``files`` says so. ``versions`` are those of a Lance
+    dataset. ``seconds`` is the age of the oldest record, version or file that is not read.
     """
 
     rows: float | None = None
@@ -42,7 +45,7 @@ def unread_of(progress: Mapping[str, Any]) -> Unread:
     return Unread(
         rows=_most(sum, map(_unread, sources)),
         versions=_most(sum, (_lance(each, "versionsBehind") for each in sources)),
-        seconds=_most(max, (_lance(each, "secondsBehind") for each in sources)),
+        seconds=_most(max, map(_waiting, sources)),
         files=any(_is_number(_part(each, "metrics").get(_FILES)) for each in sources),
     )
 
@@ -155,6 +158,12 @@ def _most(total: Callable[[list[float]], float], values: Iterable[float | None])
     """Return the total of what the sources say, ``None`` if no source says."""
     found = [value for value in values if value is not None]
     return total(found) if found else None
+
+
+def _waiting(source: Mapping[str, Any]) -> float | None:
+    """Return the age of the oldest that a source has not read, where it or the driver says so."""
+    value: Any = source.get(SECONDS_BEHIND)
+    return float(value) if _is_number(value) else _lance(source, "secondsBehind")
 
 
 def _lance(source: Mapping[str, Any], name: str) -> float | None:

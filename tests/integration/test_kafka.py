@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,13 @@ from airflow_provider_lance.diagnostics.findings import Code
 from airflow_provider_lance.exceptions import TerminalError, error_class
 from airflow_provider_lance.protocol.checkpoint import TOPIC_IDS
 from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.spec.source_options import consumer_options, known_options
+from airflow_provider_lance.supervision.driver_reports import read_heartbeat
+from airflow_provider_lance.supervision.heartbeat import Heartbeat
 from airflow_provider_lance.triggers.task_log import Warnings
 from tests.support.kafka import KafkaSession, kafka_broker
+from tests.support.processes import wait_for
 from tests.support.recovery_stream import warning_codes
 
 pytestmark = pytest.mark.slow
@@ -259,6 +265,34 @@ def test_fail_on_data_loss_false_passes_over_what_is_gone_and_the_task_shows_the
     assert any("Some data may be lost. Recovering from the earliest offset: 15" in x for x in shown)
     topic.add(20, 1)
     assert topic.run()["rows"] == 1, "for one run"
+
+
+def test_a_driver_knows_how_old_the_oldest_unread_record_is(
+    topic: Topic, session: KafkaSession, tmp_path: Path
+) -> None:
+    topic.add(10, 1)
+    assert topic.run()["rows"] == 1
+    began = time.time()
+    topic.add(11, 300)
+    added = time.time()
+    time.sleep(2)
+    session.ask("run", spec=topic.spec("orders", {"maxOffsetsPerTrigger": "15"}))
+    seen: list[Heartbeat] = []
+
+    def beat() -> Heartbeat:
+        files = open_files(str(tmp_path / "checkpoint-orders.reports"))
+        return Heartbeat.parse(read_heartbeat(files, "launch") or {})
+
+    def is_behind() -> bool:
+        seen.append(beat())
+        return (seen[-1].seconds_behind or 0) > 0
+
+    wait_for("a heartbeat that is behind", is_behind)
+    since = datetime.fromisoformat(seen[-1].time).timestamp() - seen[-1].seconds_behind
+    assert began - 1 < since < added + 1
+    assert seen[-1].behind
+    assert session.answer()["rows"] == 300
+    assert (beat().behind, beat().seconds_behind) == (0, 0)
 
 
 def test_a_topic_that_is_not_there_is_named(topic: Topic, session: KafkaSession) -> None:

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 
 from airflow_provider_lance.cli import doctor as probe
 from airflow_provider_lance.cli import doctor_machine as environment
+from airflow_provider_lance.cli.doctor_connectors import diagnose_connectors
 from airflow_provider_lance.cli.doctor_machine import Diagnosis, Level, diagnose_spark
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.dataset import open_dataset as really_open
@@ -225,6 +226,55 @@ def test_another_spark(tmp_path: Path) -> None:
     _, found = doctor(SPARK_HOME=str(tmp_path))
     assert found["SPARK_HOME"]["level"] == "warning"
     assert "Spark 3.5.1" in found["SPARK_HOME"]["seen"]
+
+
+KAFKA = "org.apache.spark:spark-sql-kafka-0-10_{}:{}"
+
+
+@pytest.mark.parametrize(
+    ("jars", "defaults", "packages", "expected"),
+    [
+        ([], "", "", ["note"]),
+        (["sql-kafka-0-10_2.13-4.1.1"], "", "", ["ok"]),
+        (["sql-kafka-0-10_2.13-4.0.2"], "", "", ["warning"]),
+        (["sql-kafka-0-10_2.12-4.1.1"], "", "", ["error"]),
+        (["sql-kafka-0-10_2.13-4.1.1", "token-provider-kafka-0-10_2.13-4.0.0"], "", "",
+         ["ok", "warning"]),
+        (["sql-kafka-0-10_2.13-4.1.1", "sql-kafka-0-10_2.13-4.0.0"], "", "",
+         ["warning", "ok", "error"]),
+        ([], f"spark.jars.packages {KAFKA.format('2.13', '4.2.0')}", "", ["warning"]),
+        ([], "spark.jars /x/a.jar,/x/spark-sql-kafka-0-10_2.13-4.1.1.jar", "", ["ok"]),
+        ([], "spark.driver.extraClassPath={folder}/*", "", ["ok"]),
+        ([], "", f"a:b:1, {KAFKA.format('2.13', '4.1.1')}", ["ok"]),
+        ([], "", KAFKA.format("2.12", "3.5.1"), ["error"]),
+        ([], "", "org.apache.spark:spark-avro_2.13:4.0.0", ["note"]),
+    ],
+)  # fmt: skip
+def test_kafkas_connector(
+    tmp_path: Path, jars: list[str], defaults: str, packages: str, expected: list[str]
+) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "more").mkdir()
+    for name in ("core_2.13-4.1.1", *jars):
+        (tmp_path / "jars" / f"spark-{name}.jar").touch()
+    (tmp_path / "more" / "spark-sql-kafka-0-10_2.13-4.1.1.jar").touch()
+    text = defaults.replace("{folder}", str(tmp_path / "more"))
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(f"# none\n{text}\n")
+    found = list(diagnose_connectors(packages, {"SPARK_HOME": str(tmp_path)}))
+    assert [each.level.value for each in found] == expected, found
+    if "ok" not in expected:
+        assert KAFKA.format("2.13", "4.1.1") in found[0].advice
+
+
+def test_the_connector_of_a_spark_that_has_none_yet(tmp_path: Path) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.13-4.3.0.jar").touch()
+    given = KAFKA.format("2.13", "4.2.0")
+    _, found = doctor("--packages", given, SPARK_HOME=str(tmp_path))
+    assert found["Kafka connector"]["level"] == "warning"
+    assert "Spark is 4.3.0, built with Scala 2.13" in found["Kafka connector"]["seen"]
+    assert found["Kafka connector"]["advice"].endswith("is published by now, or use Spark 4.2.0")
 
 
 def test_the_python_of_the_workers(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ import pytest
 from tests.support.jars import JarsUnavailableError, fetched_jars
 from tests.support.processes import QUICK_JAVA, REPOSITORY, end, wait_for
 
-KAFKA = "4.1.0"
-CONNECTOR = f"spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+KAFKA = os.environ.get("KAFKA_BROKER", "4.1.0")
+CONNECTOR = os.environ.get("KAFKA_CONNECTOR", pyspark.__version__)
 
 _NODE = """
 process.roles=broker,controller
@@ -95,6 +95,10 @@ class KafkaSession:
     def call(self, name: str, **arguments: Any) -> Any:
         """Have one of its functions called; return the result."""
         self.ask(name, **arguments)
+        return self.answer()
+
+    def answer(self) -> Any:
+        """Wait for the result of what was asked for last."""
         assert self._process.stdout
         line = self._process.stdout.readline()
         assert line, f"Spark's process ended: {self.log()[-4000:]}"
@@ -138,7 +142,7 @@ def broker_jars() -> Path:
 
 def connector_jars() -> Path:
     """Return the folder with the connector and what it needs, as ``--packages`` would."""
-    return _or_skip("org.apache.spark", CONNECTOR)
+    return _or_skip("org.apache.spark", f"spark-sql-kafka-0-10_2.13:{CONNECTOR}")
 
 
 def _or_skip(group: str, coordinates: str) -> Path:
