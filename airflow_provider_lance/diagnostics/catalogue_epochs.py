@@ -31,10 +31,15 @@ class Say:
     )
     STOP = "Stop the driver after its current epoch: it writes down what it knows:"
     ARE_THERE = "If the rows of all epochs up to {doubt} are in the table:"
-    ARE_NOT = "Or, if they are not; Spark reads epoch {doubt} again:"
     ARE_LOST = (
-        "Or, if they are not, go on without the rows of epochs {first} to {doubt}, which are lost "
-        "then:"
+        "Or, if they are not, go on without those of epochs {first} to {doubt} that are not there, "
+        "which are lost then:"
+    )
+    IS_THERE = "If the rows of epoch {doubt} are in the table:"
+    IS_NOT = "Or, if they are not; Spark reads epoch {doubt} again:"
+    BEFORE = (
+        "Look for the rows of epochs {first} to {doubt} in the table. What is missing of epochs "
+        "{first} to {before} is lost: Spark has them as done, and does not read them again."
     )
     OWNER_BACK = "Put the owner record back that a driver wrote:"
 

@@ -119,6 +119,7 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         mine = checkpoint if own else None
         unread = find_unread(newest.heartbeat_json, mine, opener, storage_options)
     versions = Versions(port, query_id)
+    said_else = contradictions(versions, state, drivers, _checkpoint_id(checkpoint, state))
     astray = state.owner is not None and checkpoint is not None
     if astray and checkpoint is not None:
         ahead = watermark.epoch > checkpoint.planned or watermark.missing_above
@@ -148,7 +149,8 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         connection_arguments=options.get("connection_arguments", ""),
         airflow_url=options.get("airflow_url") or os.environ.get("AIRFLOW__API__BASE_URL", ""),
         missing_versions=_missing(port, state, watermark),
-        contradictions=contradictions(versions, state, drivers, _checkpoint_id(checkpoint, state)),
+        contradictions=said_else,
+        cleaned_up=bool(said_else) and port.properties(1) is None,
         undone=versions.undone(history, after=state.folded_version),
         broken_checkpoint=broken,
         denied_checkpoint=denied,

@@ -115,7 +115,7 @@ class Evidence:
     ``drivers`` holds the newest launches, newest first, and the owner's. ``connection_arguments``
     are the arguments besides the URI that a command needs to reach the store, such as
     ``--conn-id lance_default``. ``missing_versions`` are those since the last fold that were
-    cleaned up.
+    cleaned up. ``cleaned_up`` says, beside contradictions, that the first version was.
     """
 
     uri: str
@@ -135,6 +135,7 @@ class Evidence:
     """Airflow's address, for links to tasks; empty if it is not known."""
     missing_versions: tuple[int, ...] = ()
     contradictions: tuple[Contradiction, ...] = ()
+    cleaned_up: bool = False
     undone: tuple[Undone, ...] = ()
     broken_checkpoint: bool = False
     """Whether Spark could not read the checkpoint either."""

@@ -83,7 +83,8 @@ def command(evidence: Evidence, *verb: str, options: tuple[str, ...] = ()) -> st
     owner = kept.state.owner if kept else evidence.state.owner
     recorded = owner.driver.checkpoint_location if owner else ""
     location = evidence.checkpoint_location
-    if location and location != recorded and "--checkpoint" not in options:
+    unknown = evidence.state.owner is None  # only what is beside the checkpoint tells of it
+    if location and (unknown or location != recorded) and "--checkpoint" not in options:
         options = (*options, "--checkpoint", location)
     return command_line(
         *verb,

@@ -220,7 +220,8 @@ def _rewind(evidence: Evidence, epoch: int, text: str = Say.READ_AGAIN) -> list[
     """
     later = [stamp for stamp in evidence.history if stamp.epoch_id > epoch]
     cleaned = evidence.newest_epoch > epoch and (not later or evidence.watermark.missing_above)
-    if evidence.own_checkpoint is None or cleaned:
+    unseen = evidence.cleaned_up and evidence.watermark.epoch <= epoch  # what the table holds
+    if evidence.own_checkpoint is None or cleaned or unseen:
         return []
     if any(side.watermark > epoch or side.lost or side.problem for side in evidence.sides):
         return []

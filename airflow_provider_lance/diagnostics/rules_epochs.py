@@ -71,13 +71,16 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
     epoch = ("--epoch", str(doubt), "--after-version", str(state.folded_version))
     for name, answer in (("ifCommitted", "--committed"), ("ifMissing", "--missing")):
         shown[name] = command(evidence, "resolve", "gap", options=(*epoch, answer, "--yes"))
-    steps = [Step(Say.ARE_THERE.format(doubt=doubt), shown["ifCommitted"])]
+    first = max(watermark.epoch, known_done(state)) + 1
+    named: dict[str, Any] = {"first": first, "doubt": doubt, "before": doubt - 1}
     if doubt > seen.committed:
-        steps.append(Step(Say.ARE_NOT.format(doubt=doubt), shown["ifMissing"]))
+        steps = [Step(Say.BEFORE.format(**named))] if first < doubt else []
+        steps.append(Step(Say.IS_THERE.format(**named), shown["ifCommitted"]))
+        steps.append(Step(Say.IS_NOT.format(**named), shown["ifMissing"]))
     else:
-        first = max(watermark.epoch, known_done(state)) + 1
+        steps = [Step(Say.ARE_THERE.format(**named), shown["ifCommitted"])]
         without = restart(evidence, f'{{"onRestore": "accept:{first}-{doubt}"}}')
-        text = Say.ARE_LOST.format(first=first, doubt=doubt)
+        text = Say.ARE_LOST.format(**named)
         steps.append(Step(f"{text} {without.text}", without.command))
     steps.append(restart(evidence))
     return finding(

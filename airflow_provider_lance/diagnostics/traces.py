@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from airflow_provider_lance.exceptions import SpecError
+from airflow_provider_lance.exceptions import ProtocolVersionError, SpecError
 from airflow_provider_lance.protocol.codec import decode_query, decode_stamp, key, query_ids
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.files import Files, open_files
@@ -111,8 +111,8 @@ def kept_config(port: DatasetPort, query_id: str) -> KeptConfig | None:
         transaction = port.transaction(version) if then else None
         if then is None or properties is None or transaction is None:
             return None
-        if owner in then.config:
-            return _kept(port, then, query_id, removed_in, newest)
+        if owner in then.config and (state := _readable(then, query_id)):
+            return _kept(port, then, state, removed_in, newest)
         stamp = decode_stamp(properties, query_id, version)
         newest = max(newest, stamp.epoch_id if stamp else newest)
         operation = type(transaction.operation).__name__
@@ -122,11 +122,20 @@ def kept_config(port: DatasetPort, query_id: str) -> KeptConfig | None:
     return None
 
 
+def _readable(port: DatasetPort, query_id: str) -> QueryState | None:
+    """Return what the config says of a query, ``None`` if it has values that no driver writes."""
+    try:
+        return decode_query(port.config, query_id, port.version)
+    except ProtocolVersionError:
+        return None
+
+
 def _kept(
-    port: DatasetPort, then: LanceDatasetPort, query_id: str, removed_in: int, newest: int
+    port: DatasetPort, then: LanceDatasetPort, state: QueryState, removed_in: int, newest: int
 ) -> KeptConfig | None:
     if not removed_in:
         return None
+    query_id = state.query_id
     words = {key(word, query_id) for word in _WORDS}
     sides = key("side", f"{query_id}/")
     back = {
@@ -134,6 +143,5 @@ def _kept(
         for name, value in then.config.items()
         if (name in words or name.startswith(sides)) and name not in port.config
     }
-    state = decode_query(then.config, query_id, then.version)
     epoch = max(newest, exact_watermark(then, query_id).epoch)
     return KeptConfig(then.version, removed_in, back, state, epoch)

@@ -150,7 +150,10 @@ class Preconditions:
         """Return whether a restored version brought back the record of an owner that released."""
         undone_by = exact_watermark(self.port, self.query_id, spark_done=LARGEST).undone_by
         before = self.port.at(undone_by[0] - 1) if undone_by else None
-        last = before and decode_query(before.config, self.query_id, before.version).owner
+        try:
+            last = before and decode_query(before.config, self.query_id, before.version).owner
+        except ProtocolVersionError:
+            return False  # somebody wrote over the record
         return bool(last and last.token == self.owner.token and last.state is OwnerState.RELEASED)
 
     def _refusal(

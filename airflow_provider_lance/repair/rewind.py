@@ -169,7 +169,7 @@ def version_before(port: LanceDatasetPort, query: str, generation: int, to_epoch
         seen.append(version)
         if own:
             above.append(version)
-        elif port.changed_rows(version):
+        elif port.restored(version) is None and port.changed_rows(version):
             others.append(version)
     if not above:
         raise PreconditionError(f"no epoch of query {query!r} after {to_epoch} is in {port.uri}")

@@ -94,6 +94,8 @@ class History:
         self.root, self.random, self.tally = root, random.Random(seed), tally
         self.uri, self.checkpoint = str(root / "orders.lance"), root / "checkpoint"
         self.source = 0
+        self.ends: dict[int, int] = {}
+        """Where each epoch ended that was planned."""
         self.processes: list[subprocess.Popen[bytes]] = []
         self.running: subprocess.Popen[bytes] | None = None
         self._finish = lambda: None
@@ -120,12 +122,16 @@ class History:
         """Return the row before which an epoch ends, as its file says."""
         if epoch_id < 0:
             return 0
-        lines = (self.checkpoint / "offsets" / str(epoch_id)).read_text().splitlines()
-        return int(json.loads(lines[2])["logOffset"])
+        try:
+            lines = (self.checkpoint / "offsets" / str(epoch_id)).read_text().splitlines()
+            return int(json.loads(lines[2])["logOffset"])
+        except FileNotFoundError:
+            return self.ends[epoch_id]
 
     def _plan(self, epoch_id: int) -> None:
         meta = json.dumps({"batchTimestampMs": int(time.time() * 1000)})
         end = min(self.source, self._end(epoch_id - 1) + self.random.randint(1, 5))
+        self.ends[epoch_id] = end
         text = f'v1\n{meta}\n{{"logOffset":{end}}}'
         (self.checkpoint / "offsets" / str(epoch_id)).write_text(text)
 
@@ -453,6 +459,12 @@ class History:
         epochs = re.search(r"the rows of epochs? 0(?: to (\d+))?, which are lost", told)
         if epochs:  # no version is left that could tell their number
             lost.append(self._end(int(epochs[1] or 0)))
+        if gap := re.search(
+            r"missing of epochs (\d+) to (\d+) is lost|of epochs (\d+) to (\d+) that are not there",
+            told,
+        ):
+            first, last = map(int, filter(None, gap.groups()))
+            lost.append(len(self._missing(range(self._end(first - 1), self._end(last)))))
         if chosen and not chosen["command"] and not _STARTS.search(chosen["text"]):
             return False  # a backup, or a file, that nobody has here
         done = False
@@ -474,11 +486,16 @@ class History:
         """Return one answer by chance; of an epoch in doubt, what a person sees in the table."""
         for each in answers:
             if found := re.search(r"--epoch (\d+) .*--(committed|missing)", each["command"]):
-                first, end = self._end(int(found[1]) - 1), self._end(int(found[1]))
-                ids = set(lance.dataset(self.uri).to_table()["id"].to_pylist())
-                if (ids >= set(range(first, end))) == (found[2] == "committed"):
+                first = 0 if "all epochs" in each["text"] else self._end(int(found[1]) - 1)
+                there = not self._missing(range(first, self._end(int(found[1]))))
+                if there == (found[2] == "committed"):
                     return each
+        if any("--committed" in each["command"] for each in answers):
+            return answers[-1]  # they are not all there
         return self.random.choice(answers) if answers else None
+
+    def _missing(self, ids: range) -> set[int]:
+        return set(ids) - set(lance.dataset(self.uri).to_table()["id"].to_pylist())
 
     def _start(self, text: str) -> None:
         """Start the stream, with the options that a step names."""
