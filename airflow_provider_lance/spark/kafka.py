@@ -94,7 +94,7 @@ class KafkaTopics:
         """
         began = checkpoint.planned > NO_EPOCH  # before that, no offset belongs to any topic
         known = self._recorded() if began else {}
-        seen = self._seen(self._matching, _PATIENCE_SECONDS)
+        seen = self._seen(self._matching)
         self._compare(known, seen)
         self._known = known
         self._record(seen)
@@ -108,7 +108,7 @@ class KafkaTopics:
         :raises SourceReplacedError, SourceNotFoundError: as :meth:`admit`.
         """
         read = sorted({topic for topic, _ in offsets_in(ends or ())})
-        seen = self._seen(lambda source: self._of_pattern(source, read), 0)
+        seen = self._seen(lambda source: self._of_pattern(source, read))
         self._compare(self._known, seen)
         self._record(seen)
 
@@ -151,22 +151,22 @@ class KafkaTopics:
 
     # --------------------------------------------------------------------------------------- look
 
-    def _seen(self, of_pattern: Callable[[KafkaSource], list[str]], patience: float) -> Ids:
+    def _seen(self, of_pattern: Callable[[KafkaSource], list[str]]) -> Ids:
         """Ask the brokers for the ids of all topics that are read."""
         found: dict[str, set[str]] = {}
         for source in self._sources:
             named = source.named
             wanted = of_pattern(source) if named is None else named
-            for topic, its_id in self._described(source, wanted, patience, named is not None):
+            for topic, its_id in self._described(source, wanted, named is not None):
                 found.setdefault(topic, set()).add(its_id)
         return {topic: tuple(sorted(ids)) for topic, ids in found.items()}
 
     def _described(
-        self, source: KafkaSource, topics: list[str], patience: float, must_exist: bool
+        self, source: KafkaSource, topics: list[str], must_exist: bool
     ) -> Iterator[tuple[str, str]]:
         pending = source.admin.describeTopics(topics).topicNameValues() if topics else {}
         for topic in topics:
-            answer, until = pending[topic], time.monotonic() + patience
+            answer, until = pending[topic], time.monotonic() + _PATIENCE_SECONDS
             while True:
                 try:
                     its_id = str(answer.get().topicId().toString())

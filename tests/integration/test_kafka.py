@@ -146,8 +146,11 @@ def replaced(summary: dict[str, Any], topic: Topic) -> str:
     return message
 
 
-@pytest.mark.parametrize("off", [{}, OFF], ids=["fail", "pass over"])
-@pytest.mark.parametrize("count", [3, 10, 15], ids=["shorter", "equal", "longer"])
+@pytest.mark.parametrize(
+    ("count", "off"),
+    [(3, {}), (10, {}), (15, OFF)],
+    ids=["shorter", "equal", "longer, and losses are passed over"],
+)
 def test_a_topic_created_again_is_refused(topic: Topic, count: int, off: dict[str, str]) -> None:
     topic.create_again()
     topic.add(100, count)
@@ -301,6 +304,21 @@ def test_a_topic_that_is_not_there_is_named(topic: Topic, session: KafkaSession)
     assert (summary["reason"], summary["error"]) == ("failed", "SourceNotFoundError")
     assert issubclass(error_class(summary["error"]), TerminalError)
     assert f"have no topic {topic.name!r}." in summary["message"]
+
+
+def test_a_topic_that_is_deleted_while_the_driver_runs_is_named(
+    topic: Topic, session: KafkaSession, tmp_path: Path
+) -> None:
+    spec = topic.spec("orders", {"kafkaConsumer.pollTimeoutMs": "4000"})
+    spec["trigger"] = "300 milliseconds"
+    topic.add(10, 1)
+    calls = [{"call": "delete", "topic": topic.name}]
+    done = str(tmp_path / "checkpoint-orders" / "commits" / "1")
+    summary = session.call("run_during", spec=spec, path=done, calls=calls)
+    # Spark itself gives up where it plans an epoch; the next driver says whether it is for good.
+    assert (summary["reason"], summary["error"]) == ("failed", "TransientError")
+    assert "the next start ends with SourceNotFoundError" in summary["message"]
+    assert topic.values() == list(range(11))
 
 
 def test_the_options_of_the_source_are_those_of_the_connector(session: KafkaSession) -> None:
