@@ -1,0 +1,1 @@
+"""Datasets that the sink has written, read by other tools and compared."""
