@@ -98,7 +98,7 @@ def kept_config(port: DatasetPort, query_id: str) -> KeptConfig | None:
     """Return what the config had of a query before its keys were removed, if that is proven.
 
     Follows the versions that the newest was made from. A change of the config must have removed
-    the keys, and since then nothing else may have replaced all rows.
+    the keys, and since then nobody else may have replaced all rows.
 
     :raises StorageUnavailableError: the store did not answer.
     """
@@ -116,9 +116,10 @@ def kept_config(port: DatasetPort, query_id: str) -> KeptConfig | None:
         stamp = decode_stamp(properties, query_id, version)
         newest = max(newest, stamp.epoch_id if stamp else newest)
         operation = type(transaction.operation).__name__
-        if operation in ("Overwrite", "Restore") and not stamp:
+        if operation == "Overwrite" and not stamp:
             return None
-        removed_in = version if operation == "UpdateConfig" else 0
+        if operation != "Restore":  # its rows and its config are those of the version it restored
+            removed_in = version if operation == "UpdateConfig" else 0
     return None
 
 

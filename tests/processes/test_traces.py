@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,9 @@ def test_removed_keys_are_put_back_by_what_the_check_prints(wreck: Wreck) -> Non
     assert "version 5 still has them, and epoch 2 is committed" in check.out
     report = typed("check", wreck.uri, "-o", "json").document
     [finding] = report["findings"]
-    assert finding["command"] == f"lance-stream resolve config {wreck.uri} orders --yes"
-    ran = typed("resolve", "config", wreck.uri, "orders", "--yes", "-o", "json")
+    words = ["resolve", "config", wreck.uri, "orders", "--yes", "--checkpoint", wreck.checkpoint]
+    assert finding["command"] == shlex.join(["lance-stream", *map(str, words)])
+    ran = typed(*words, "-o", "json")
     assert (ran.status, ran.document["done"]) == (0, True)
     assert dict(open_dataset(wreck.uri).config) == dict(before.config)
     wreck.run(2)
@@ -125,6 +127,14 @@ def test_removed_keys_are_put_back_by_what_the_check_prints(wreck: Wreck) -> Non
 def test_others_write_on_after_the_removal(wreck: Wreck) -> None:
     lance.dataset(wreck.uri).optimize.compact_files()
     lance.dataset(wreck.uri).update_config({"a": "b"})
+    kept = kept_config(open_dataset(wreck.uri), "orders")
+    assert kept
+    assert (kept.version, kept.removed_in, kept.epoch) == (5, 6, 2)
+
+
+def test_a_version_without_the_keys_is_made_the_newest_again(wreck: Wreck) -> None:
+    lance.dataset(wreck.uri, version=3).restore()
+    lance.dataset(wreck.uri, version=6).restore()
     kept = kept_config(open_dataset(wreck.uri), "orders")
     assert kept
     assert (kept.version, kept.removed_in, kept.epoch) == (5, 6, 2)
