@@ -1,7 +1,8 @@
 """Datasets that need maintenance, and a run of it with somebody who gets in the way.
 
 As a program, `maintenance.py FOLDER MODE SEED`, it is a driver that may be killed at any moment: it
-does what Spark does around the sink, until there is a file `stop`.
+does what Spark does around the sink, until there is a file `stop`. With a file `upkeep` it also
+looks after the dataset, as the sink does by default, only sooner.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import lance
 import pyarrow as pa
 
 from airflow_provider_lance.exceptions import LanceStreamError
+from airflow_provider_lance.maintenance import upkeep
 from airflow_provider_lance.maintenance.compaction import Execute, execute_here
 from airflow_provider_lance.maintenance.dataset_metrics import list_versions
 from airflow_provider_lance.maintenance.options import MaintenanceOptions
@@ -30,6 +32,7 @@ from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
 from airflow_provider_lance.protocol.session import DriverSession
+from airflow_provider_lance.spark.autocompact import AutoCompaction
 from tests.support.drivers import QUERY, QUICK, SCHEMA, SparkLike, epoch_rows, lance_world
 
 PER_FRAGMENT = 10
@@ -163,6 +166,8 @@ def drive(folder: str, mode: OutputMode, dice: random.Random) -> None:
     committer.identify(Driver(f"run-{os.getpid()}", f"id-{mode}", str(place), pid=os.getpid()))
     epoch_id = seen.in_flight if seen.in_flight is not None else seen.committed + 1
     upsert = mode is OutputMode.UPDATE
+    keeper = AutoCompaction(None if Path(folder, "upkeep").exists() else 0, str(mode))
+    keeper.use_interval(1)
     while seen.in_flight == epoch_id or not Path(folder, "stop").exists():
         (place / "offsets" / str(epoch_id)).write_text("v1\n{}\n-")
         plan = committer.begin(epoch_id)
@@ -171,16 +176,28 @@ def drive(folder: str, mode: OutputMode, dice: random.Random) -> None:
             written = world.fragments(plan.port, new)
             time.sleep(dice.random() * 0.02)
             keys, names = (world.keys(new), ("id",)) if upsert else (None, ())
+            if upsert:
+                keeper.give_way()
             plan.commit(
                 Epoch(epoch_id, mode, written, len(new), 0, utc_now(), keys, merge_keys=names)
             )
+            port: Any = committer.port
+            keeper.epoch_done(epoch_id, port, committer.owner)
         time.sleep(dice.random() * 0.02)
         (place / "commits" / str(epoch_id)).write_text("v1\n{}")
         epoch_id += 1
+    keeper.end(10)
     committer.release()
 
 
+def look_after_sooner(keep: int) -> None:
+    """Make a driver's turns due after few epochs, and keep versions for so many seconds only."""
+    upkeep._FRAGMENTS, upkeep._VERSIONS = 8, 20
+    upkeep.MOST_VERSIONS, upkeep.LEAST_KEPT_SECONDS = 10, keep
+
+
 if __name__ == "__main__":
+    look_after_sooner(keep=4)
     try:
         drive(sys.argv[1], OutputMode(sys.argv[2]), random.Random(sys.argv[3]))
     except LanceStreamError as error:
