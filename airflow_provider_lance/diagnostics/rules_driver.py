@@ -269,7 +269,8 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _replaced(evidence: Evidence, newest: DriverObservation, summary: Summary) -> Finding:
-    folder = f"{evidence.checkpoint_location.rstrip('/')}/{TOPIC_IDS}"
+    checkpoint = evidence.checkpoint_location.rstrip("/")
+    folder = f"{checkpoint}/{TOPIC_IDS}" if checkpoint else f"{TOPIC_IDS} of the checkpoint"
     return finding(
         DriverCase.TOPIC_REPLACED,
         {

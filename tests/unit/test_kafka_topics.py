@@ -1,4 +1,4 @@
-"""Which topics are not the recorded ones, and how many offsets are gone."""
+"""Which topics are not the recorded ones, how many offsets are gone, and how that is shown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_lance.diagnostics.formatting import unmet
+from airflow_provider_lance.protocol.row_checks import RowChecks
 from airflow_provider_lance.spark.kafka import gone_offsets, replaced_topics
 
 
@@ -45,3 +47,13 @@ def test_gone_offsets(
         return {("a", partition): offset for partition, offset in each.items()}
 
     assert gone_offsets(of_topic(starts), of_topic(ends), of_topic(earliest)) == expected
+
+
+def test_lost_offsets_travel_with_the_epoch_and_are_shown() -> None:
+    checks = RowChecks(lost=5, dropped=1)
+    assert RowChecks.decode(checks.encode()) == RowChecks.read_json(checks.to_json()) == checks
+    assert unmet(checks) == "1 dropped, 5 lost"
+    assert checks.not_landed == 1, "they were never read"
+    assert (checks + checks).lost == 10
+    older = {name: value for name, value in checks.to_json().items() if name != "lost"}
+    assert RowChecks.read_json(older).lost == 0
