@@ -191,11 +191,11 @@ class LanceSink:
         if not self._turn.acquire(timeout=_TURN_SECONDS):
             return False
         try:
-            if self.topics:
-                self.topics.close()
             return self.sides.release() if self.sides else False
         finally:
             self._turn.release()
+            if self.topics:
+                self.topics.close()
 
     def _prepare(self, df: DataFrame, *, streaming: bool) -> DriverSession:
         spark = classic_session(df)
