@@ -207,6 +207,8 @@ def compare(found: pa.Table, wanted: pa.Table) -> None:
 def _check_store(state: Path, store: str) -> None:
     """Check that a query's state was kept by the store that the settings name."""
     kinds = {file.suffix for file in state.rglob("*")} & {*_SUFFIXES.values()}
+    if "changelog" in store:
+        kinds.discard(".zip")  # a snapshot: Spark's maintenance, or the first version, writes some
     assert kinds == {_SUFFIXES[store]} or not state.exists(), f"{store}: {kinds}"
 
 
