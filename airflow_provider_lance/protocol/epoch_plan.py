@@ -134,16 +134,18 @@ class EpochPlan:
         # before a compaction would not delete what the compaction replaced, if that version was
         # cleaned up.
         strictly = epoch.mode.effect.strict
-        base = chain.port.version
-        chain.refresh(strictly=strictly)
-        if chain.port.version != base:
+        known = chain.port.version
+        chain.refresh(strictly=strictly or ownership.crowded)
+        if chain.port.version != known:
             ledger.refuse_if_fenced()
             ledger.refuse_overtaken(epoch.epoch_id)
         base = chain.port.version
         for attempt in ownership.policy.backoff:
             # 2. The handle's own config must name our token; no I/O while the handle is fresh.
             if attempt.number:
-                chain.refresh(strictly=strictly)
+                # The wait was long beside many other writers, and Lance compares an append with
+                # each version since its handle.
+                chain.refresh(strictly=True)
             if chain.port.is_local:
                 chain.refuse_dropped()  # costs no request there
             ledger.refuse_if_fenced()
@@ -165,6 +167,7 @@ class EpochPlan:
                     base = self._leave_orphan(epoch.epoch_id, attempt)
                     continue
                 chain.note_epoch(epoch, before)
+                ownership.note_passed(chain.port.version - known)
                 ownership.doubt(False)
                 return sent.isoformat(timespec="milliseconds")
             except CommitPreemptedError as error:

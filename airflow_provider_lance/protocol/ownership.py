@@ -48,6 +48,10 @@ _UNSURE = (CommitPreemptedError, CommitStateUnknownError)
 """After these errors, the dataset is read before anything is sent again."""
 
 
+_CROWD = 8
+"""So many versions between two epochs of this driver are a crowd."""
+
+
 class Ownership:
     """One driver's hold on its query: the commits that change the owner and the config."""
 
@@ -61,6 +65,8 @@ class Ownership:
     ) -> None:
         self.ledger, self.chain, self.policy, self.on_step = ledger, ledger.chain, policy, on_step
         self.driver: Driver | None = None
+        self.crowded = False
+        """Whether others commit much, so that a commit is quicker after a look at the store."""
         self._in_doubt = False
         self._since_fold, self._fold_every = 0, policy.watermark_every
         self._launch_id = launch_id
@@ -77,6 +83,10 @@ class Ownership:
     def run_id(self) -> str:
         """Return Spark's name for the run, empty before :meth:`identify`."""
         return self.driver.run_id if self.driver else ""
+
+    def note_passed(self, versions: int) -> None:
+        """Record how many versions the dataset got from before this epoch until it landed."""
+        self.crowded = versions > _CROWD
 
     def identify(self, driver: Driver) -> None:
         """Record the run; see :meth:`.session.DriverSession.identify`."""

@@ -14,13 +14,13 @@ from airflow_provider_lance.protocol.codec import decode_query
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort
 from airflow_provider_lance.protocol.model import Owner
 
-__all__ = ["IndexRefresh"]
+__all__ = ["MERGED_BYTES", "IndexRefresh"]
 
 log = logging.getLogger(__name__)
 
 _REST = 2.0
 """The rest after a refresh, as a multiple of its time: so it takes a third of the time at most."""
-_MERGED_BYTES = 64 * 1024 * 1024
+MERGED_BYTES = 64 * 1024 * 1024
 """Parts of an index that are merged at once; it takes about a second."""
 
 
@@ -95,7 +95,7 @@ class IndexRefresh:
             )
             return
         # Without a second attempt: the next epoch asks again.
-        left = refresh_indices(port, Backoff(attempts=1), most_bytes=_MERGED_BYTES)
+        left = refresh_indices(port, Backoff(attempts=1), most_bytes=MERGED_BYTES)
         if left:
             took = (time.monotonic() - began) * 1000
             log.info("Indices refreshed. query_id=%s left=%s ms=%.0f", self._query_id, left, took)

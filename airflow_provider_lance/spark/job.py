@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 from typing import Any, NoReturn
 
@@ -47,6 +48,9 @@ __all__ = ["main", "run"]
 
 log = logging.getLogger("airflow_provider_lance.spark.job")
 
+_UPKEEP = ("lance-autocompact", "lance-autoindex")
+"""The names of the sink's own threads, of which one may outlive its query by some seconds."""
+
 
 def main(argv: list[str]) -> int:
     """Run the application; see the module's docstring for arguments and exit status."""
@@ -66,9 +70,20 @@ def main(argv: list[str]) -> int:
     summary, hangs = _run(session, spec, None)
     print(json.dumps(summary.to_json()))
     if hangs:
-        _end_process()
+        _end_process(1)
     session.stop()
-    return 1 if summary.reason is EndReason.FAILED else 0
+    return _without_abort(1 if summary.reason is EndReason.FAILED else 0)
+
+
+def _without_abort(status: int) -> int:
+    """Return the exit status, or exit with it at once while a thread of the sink's own runs.
+
+    A thread that comes back from Lance while the interpreter ends aborts the process: "FATAL:
+    exception not rethrown", and status 134 (seen on Python 3.11, pylance 14.0.2).
+    """
+    if any(each.name in _UPKEEP for each in threading.enumerate()):
+        _end_process(status)
+    return status
 
 
 def _no_session(name: str, error: Exception) -> int:
@@ -85,15 +100,15 @@ def _no_session(name: str, error: Exception) -> int:
     return 1
 
 
-def _end_process() -> NoReturn:
+def _end_process(status: int) -> NoReturn:
     """Exit at once; spark-submit sees the status and ends the JVM.
 
-    `session.stop()` and the interpreter's own end would wait for the thread that hangs.
+    `session.stop()` and the interpreter's own end would wait for a thread that hangs.
     """
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(1)
+    os._exit(status)
 
 
 def run(session: SparkSession, spec: JobSpec, sink: LanceSink | None = None) -> Summary:

@@ -1,0 +1,278 @@
+"""A million epochs with scheduled maintenance, without Spark: `python -m benchmarks.million`.
+
+    python -m benchmarks.million --epochs 1000000
+    python -m benchmarks.million --epochs 20000 --row-ids          # and with --spill
+
+One driver's epochs go through the protocol as fast as they go, with a checkpoint as Spark leaves
+it, and maintenance by the product's own code after every `--every` epochs. The clock is simulated,
+as in `benchmarks.day`. After the first thousand epochs, and after every `--sample` from then on,
+the last thousand are summed up: commit p50 beside a control (a new dataset for every `--every`
+epochs, epoch by epoch), then restarts after a kill, status, polls and the newest manifest, always
+just before a maintenance. Each sample is a line of JSON on stderr as soon as there is one;
+`--seconds` ends the run early, with a last sample. The last line of stdout is one JSON object:
+all samples, and the last one's figures by the first one's. The dataset is in TMPDIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.fragment import write_fragments
+
+from airflow_provider_lance.diagnostics.status import take_status
+from airflow_provider_lance.maintenance.options import MaintenanceOptions
+from airflow_provider_lance.maintenance.run import maintain
+from airflow_provider_lance.protocol.checkpoint import read_checkpoint
+from airflow_provider_lance.protocol.dataset import open_dataset
+from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.model import Driver, Epoch, OutputMode, utc_now
+from airflow_provider_lance.protocol.session import DriverSession
+from airflow_provider_lance.triggers.watermark_follower import DatasetFollower
+from benchmarks.first_commit import WHOLE, first_commit
+from benchmarks.harness.ageing import Ageing
+from benchmarks.harness.measure import median, timed
+from benchmarks.harness.memory import held
+
+QUERY, CHECKPOINT_ID = "million", "11111111-aaaa"
+INTERVAL = 10.0
+"""Seconds between two epochs of the simulated clock."""
+WINDOW = 1000
+"""Epochs that a sample sums up."""
+REPEATS = 15
+"""Restarts, looks and polls of a sample."""
+_KEPT = 100
+"""Entries of its logs that Spark keeps."""
+_COMPARED = (
+    "commit_p50_ms",
+    "commit_by_control",
+    "restart_p50_ms",
+    "status_p50_ms",
+    "poll_p50_ms",
+    "open_p50_ms",
+    "manifest_bytes",
+    "rss_mib",
+)
+
+Sample = dict[str, float]
+
+
+class Stream:
+    """One query's epochs into one dataset, with the checkpoint that Spark would leave."""
+
+    def __init__(self, folder: Path, rows: int, config: Mapping[str, str] | None = None) -> None:
+        """Create both; with a config, the dataset has stable row ids and this config."""
+        self.uri, self.checkpoint = str(folder / "t.lance"), folder / "checkpoint"
+        self.epochs = 0
+        self._rows = rows
+        self._values = np.random.default_rng(7).random(rows)
+        for log in ("offsets", "commits"):
+            (self.checkpoint / log).mkdir(parents=True)
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": CHECKPOINT_ID}))
+        made = lance.write_dataset(
+            self._table(0).slice(0, 0), self.uri, enable_stable_row_ids=config is not None
+        )
+        if config:
+            made.update_config(dict(config))
+        self.restart()
+
+    def _table(self, epoch_id: int) -> pa.Table:
+        first = epoch_id * self._rows
+        return pa.table({"id": np.arange(first, first + self._rows), "value": self._values})
+
+    def restart(self) -> None:
+        """Start the query again, as after a kill; the next epoch claims or has claimed."""
+        location = str(self.checkpoint)
+        found = read_checkpoint(location, open_files(location))
+        self.session = DriverSession(open_dataset(self.uri), QUERY, found)
+        self.session.prepare()
+        driver = Driver("run", CHECKPOINT_ID, location)
+        self.session.take_over(driver)
+        self.session.identify(driver)
+
+    def epoch(self) -> float:
+        """Write and commit one epoch; return the milliseconds of the commit, folds included."""
+        rows, started = self._table(self.epochs), utc_now()
+        self._plan()
+        port: Any = self.session.port
+        fragments = write_fragments(rows, port.dataset)
+        epoch = Epoch(
+            self.epochs, OutputMode.APPEND, fragments, rows.num_rows, rows.nbytes, started
+        )
+        took = timed(lambda: self.session.begin(epoch.epoch_id).commit(epoch))
+        self._done()
+        return took
+
+    def first_commit(self) -> float:
+        """Commit one epoch as a driver that is started after a kill; return the milliseconds."""
+        self._plan()
+        rows = self._table(self.epochs)
+        taken = first_commit(self.uri, str(self.checkpoint), QUERY, self.epochs, rows)
+        self._done()
+        return taken[WHOLE]
+
+    def _plan(self) -> None:
+        meta = json.dumps({"batchTimestampMs": int(time.time() * 1000)})
+        plan = f'v1\n{meta}\n{{"logOffset":{self.epochs}}}'
+        (self.checkpoint / "offsets" / str(self.epochs)).write_text(plan)
+
+    def _done(self) -> None:
+        (self.checkpoint / "commits" / str(self.epochs)).write_text("v1\n{}")
+        old = self.epochs - _KEPT
+        for log in ("offsets", "commits"):
+            (self.checkpoint / log / str(old)).unlink(missing_ok=True)
+        self.epochs += 1
+
+    def check(self) -> None:
+        """Fail unless each row is there once."""
+        expected = self.epochs * self._rows
+        ids = lance.dataset(self.uri).to_table(columns=["id"]).column("id").to_numpy()
+        if len(ids) != expected or not np.array_equal(np.sort(ids), np.arange(expected)):
+            raise AssertionError(f"{self.uri}: {len(ids)} rows, expected {expected}")
+
+
+def sample(stream: Stream, commits: list[float], by_control: list[float]) -> Sample:
+    """Measure the dataset as it is; the restarts among it are epochs of their own."""
+    opened, looked, polled = [], [], []
+    follower = DatasetFollower(lambda: open_dataset(stream.uri))
+    follower.look((QUERY,))
+    for _ in range(REPEATS):
+        stream.epoch()
+        polled.append(timed(lambda: follower.look((QUERY,))))
+        port = open_dataset(stream.uri)
+        looked.append(timed(lambda port=port: take_status(port, QUERY)))  # type: ignore[misc]
+        opened.append(timed(lambda: open_dataset(stream.uri)))
+    restarts = [stream.first_commit() for _ in range(REPEATS)]
+    stream.restart()
+    newest = open_dataset(stream.uri)
+    manifests = [path.stat().st_size for path in Path(stream.uri, "_versions").glob("*.manifest")]
+    files = [path.stat().st_size for path in Path(stream.uri).rglob("*") if path.is_file()]
+    return {
+        "epochs": stream.epochs,
+        "commit_p50_ms": round(median(commits), 3),
+        "commit_p99_ms": round(float(np.quantile(commits, 0.99)), 2),
+        "commit_by_control": round(median(by_control), 3),
+        "restart_p50_ms": round(median(restarts), 2),
+        "status_p50_ms": round(median(looked), 2),
+        "poll_p50_ms": round(median(polled), 2),
+        "open_p50_ms": round(median(opened), 2),
+        "manifest_bytes": min(Path(stream.uri, "_versions").glob("*.manifest")).stat().st_size,
+        "fragments": len(newest.dataset.get_fragments()),
+        "versions": len(manifests),
+        "version": newest.version,
+        "history_bytes": sum(manifests),
+        "stored_bytes": sum(files),
+        "files": len(files),
+        "rss_mib": held().mib,
+    }
+
+
+class Run:
+    """The epochs, their maintenance and their samples."""
+
+    def __init__(self, folder: Path, given: Any) -> None:
+        config = None
+        if given.row_ids:
+            spill = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "8"}
+            config = spill if given.spill else {}
+        self._folder, self._given = folder, given
+        self.stream = Stream(folder / "stream", given.rows, config)
+        self._ageing = Ageing(self.stream.uri, INTERVAL)
+        self._options = MaintenanceOptions(older_than=given.older_than)
+        self.samples: list[Sample] = []
+        self.maintenance: list[float] = []
+        self._began = time.monotonic()
+
+    def go(self, say: Callable[[Sample], None]) -> None:
+        for mark in self._marks():
+            while self.stream.epochs + WINDOW < mark and not self._is_over():
+                self.stream.epoch()
+                if self.stream.epochs % self._given.every == 0:
+                    self._maintain()
+            self._sample(min(mark, self.stream.epochs + WINDOW))
+            say(self.samples[-1])
+            if self._is_over():
+                break
+        self.stream.check()
+
+    def _is_over(self) -> bool:
+        limit = self._given.seconds
+        return limit is not None and time.monotonic() > self._began + limit
+
+    def _marks(self) -> list[int]:
+        step, last = self._given.sample, self._given.epochs
+        return sorted({WINDOW, *range(step, last, step), last})
+
+    def _sample(self, mark: int) -> None:
+        """Drive the window up to a mark, a control beside it, and measure."""
+        commits, ratios = [], []
+        control: Stream | None = None
+        while self.stream.epochs < mark:
+            if control is None:
+                control = Stream(self._folder / f"control-{self.stream.epochs}", self._given.rows)
+            commits.append(self.stream.epoch())
+            ratios.append(commits[-1] / control.epoch())
+            if self.stream.epochs % self._given.every == 0 and self.stream.epochs < mark:
+                self._maintain()
+                control = None
+        found = sample(self.stream, commits, ratios)
+        found["maintenance_p50_s"] = round(median(self.maintenance[-50:] or [0.0]), 3)
+        found["seconds"] = round(time.monotonic() - self._began)
+        self.samples.append(found)
+        self._maintain()
+
+    def _maintain(self) -> None:
+        self._ageing.age(self.stream.epochs)
+        self.maintenance.append(maintain(open_dataset(self.stream.uri), self._options).seconds)
+
+
+def ratios(samples: list[Sample]) -> Sample:
+    """Return the last sample's figures by the first one's."""
+    first, last = samples[0], samples[-1]
+    return {name: round(last[name] / first[name], 3) for name in _COMPARED if first[name]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--epochs", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=10)
+    parser.add_argument("--every", type=int, default=250, help="epochs between two maintenances")
+    parser.add_argument("--sample", type=int, default=50_000, help="epochs between two samples")
+    parser.add_argument("--older-than", type=int, default=600, help="seconds of simulated time")
+    parser.add_argument("--row-ids", action="store_true", help="a dataset with stable row ids")
+    parser.add_argument("--spill", action="store_true", help="with their lineage in its own files")
+    parser.add_argument("--seconds", type=float, help="take the last sample after this time")
+    given = parser.parse_args()
+    logging.disable(logging.INFO)
+
+    def say(found: Sample) -> None:
+        print(json.dumps(found), file=sys.stderr, flush=True)
+
+    with tempfile.TemporaryDirectory(prefix="million-") as folder:
+        run = Run(Path(folder), given)
+        run.go(say)
+    told = {
+        "settings": vars(given),
+        "last_over_first": ratios(run.samples),
+        "maintenance_runs": len(run.maintenance),
+        "maintenance_p50_seconds": round(statistics.median(run.maintenance), 3),
+        "samples": run.samples,
+    }
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
