@@ -107,7 +107,14 @@ class HistoryGapError(TerminalError):
 
 
 class ProtocolVersionError(TerminalError):
-    """The dataset's protocol is newer than this package, or its config is invalid."""
+    """The dataset's protocol is newer than this package, or its config is invalid.
+
+    :ivar newer: whether a newer package wrote it, so that an upgrade reads it.
+    """
+
+    def __init__(self, message: str = "", *, newer: bool = False) -> None:
+        super().__init__(message)
+        self.newer = newer
 
 
 class SchemaMismatchError(TerminalError):

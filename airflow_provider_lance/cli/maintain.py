@@ -70,7 +70,7 @@ def _given(steps: Sequence[str], arguments: Namespace) -> dict[str, Any]:
         word: said[name] for name, word in _COMPACTION.items() if said.get(name) is not None
     }
     plain = {word: said[name] for name, word in _PLAIN.items() if said.get(name) is not None}
-    if "cleanup" in steps:  # whoever types it wants old files removed, too
+    if "cleanup" in steps:  # a person who types it wants old files removed, too
         plain = {"minOldVersions": 0} | plain
     return {"steps": list(steps)} | plain | ({"compaction": compaction} if compaction else {})
 

@@ -29,6 +29,7 @@ from airflow_provider_lance.diagnostics.rules_epochs import epoch_rules
 from airflow_provider_lance.diagnostics.rules_rows import row_rules
 from airflow_provider_lance.diagnostics.rules_sides import side_rules
 from airflow_provider_lance.diagnostics.traces import KeptConfig
+from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.supervision.health import StreamState
 
@@ -172,7 +173,7 @@ def unreadable_finding(
     """Return the finding for an error in reading a stream whose values are not this package's."""
     shown = {"error": type(error).__name__, "message": str(error), "version": version}
     again = start_again("")
-    if "was written with protocol" in str(error):
+    if isinstance(error, ProtocolVersionError) and error.newer:
         steps = [Step(UPGRADE, "pip install --upgrade airflow-provider-lance"), again]
         return finding(StreamCase.PROTOCOL_NEWER, shown, steps, query=query_id, error=error)
     words = ("resolve", "config", uri, query_id, "--yes")

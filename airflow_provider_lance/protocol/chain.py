@@ -18,7 +18,7 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
 )
 from airflow_provider_lance.protocol.codec import decode_query
-from airflow_provider_lance.protocol.commands import restore_line
+from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.model import Epoch, Owner, QueryState, Watermark
 from airflow_provider_lance.protocol.port import Change, DatasetPort, Overwrite, Upsert
@@ -319,7 +319,7 @@ class Chain:
             return
         self.reopen()  # a cleanup may have removed what the handle's version references
         if not self.port.is_intact():
-            raise self.broke(_overwritten(self.port))
+            raise self.broke(_overwritten(self.port, self.query_id))
 
     def broke(self, error: LanceStreamError) -> LanceStreamError:
         """Record that a proof failed; return the error that says so."""
@@ -327,19 +327,20 @@ class Chain:
         return error
 
 
-def _overwritten(port: DatasetPort) -> DatasetNotFoundError:
+def _overwritten(port: DatasetPort, query_id: str) -> DatasetNotFoundError:
     """Return the error that names the version hidden by a commit on a dropped dataset."""
     intact = port.newest_intact()
+    typed = command_line("resolve", "rewind", port.uri, query_id, "--intact", "--yes")
     back = (
-        "No version in the store is intact. Start"
+        "No version in the store is intact. Start the query with a new checkpointLocation, which "
+        "reads the source again"
         if intact is None
-        else f"Version {intact} is the newest that can be read: {restore_line(port.uri, intact)} "
-        "makes it the newest again. Then start"
+        else f"Version {intact} is the newest that can be read. To make it the newest again, and "
+        f"to read from the source what came after it: {typed}"
     )
     return DatasetNotFoundError(
         f"version {port.version} of {port.uri} refers to data files that are not there: the "
-        f"dataset was dropped, and a commit of a running stream landed on what replaced it. {back} "
-        "the query with a new checkpointLocation, which reads the source again"
+        f"dataset was dropped, and a commit of a running stream landed on what replaced it. {back}"
     )
 
 

@@ -24,8 +24,6 @@ from airflow_provider_lance.protocol.decoding import (
     moment,
     one_of,
     plain_text,
-    put_back,
-    remove,
     whole,
     whole_text,
 )
@@ -62,6 +60,7 @@ __all__ = [
     "fold_updates",
     "in_config",
     "key",
+    "mend_config",
     "query_ids",
     "require_query_id",
 ]
@@ -151,7 +150,7 @@ def encode_owner(owner: Owner) -> str:
 
 @lru_cache(maxsize=64)  # it is the same in each of an owner's commits
 def _decode_owner(text: str, config_key: str) -> Owner:
-    origin = in_config(config_key, put_back(config_key))
+    origin = in_config(config_key, mend_config(config_key.removeprefix(key(_OWNER, ""))))
     record = origin.read(text, json_object)
     origin.refuse_newer(origin.field(record, "protocol", partial(whole, least=1)))
     driver = {
@@ -165,6 +164,14 @@ def _decode_owner(text: str, config_key: str) -> Owner:
         generation=origin.field(record, "generation", whole),
         driver=Driver(**driver),
         time=origin.field(record, "time", moment),
+    )
+
+
+def mend_config(query_id: str) -> str:
+    """Return what to type for a query's key that holds a wrong value."""
+    return (
+        f"Put back what was there before: lance-stream resolve config, with the dataset's URI and "
+        f"query {query_id}"
     )
 
 
@@ -213,28 +220,25 @@ def decode_query(config: Mapping[str, str], query_id: str, version: int) -> Quer
     folded_key, time_key = key(_LAST_EPOCH_VERSION, query_id), key(_LAST_EPOCH_TIME, query_id)
     stop_key = key(_STOP, query_id)
 
-    def value(name: str, parse: Reader, mend: str) -> Any:
-        return in_config(name, mend).read(config[name], parse) if name in config else None
+    def value(name: str, parse: Reader) -> Any:
+        origin = in_config(name, mend_config(query_id))
+        return origin.read(config[name], parse) if name in config else None
 
     # The owner first: a newer package's owner explains anything else that looks wrong.
     owner = _decode_owner(config[owner_key], owner_key) if owner_key in config else None
-    watermark = value(epoch_key, whole_text, put_back(epoch_key))
+    watermark = value(epoch_key, whole_text)
     # A fold above the dataset's own version would mark unread history as read, and hide its epochs.
-    whole_history = remove(folded_key, "all versions that are left are then read for epochs")
-    folded = value(folded_key, partial(_version_text, newest=version), whole_history)
-    no_time = remove(time_key, "the next fold writes it again")
+    folded = value(folded_key, partial(_version_text, newest=version))
     done_key = key(_LAST_DONE, query_id)
-    no_done = remove(done_key, "the next fold writes it again")
-    no_stop = remove(stop_key, "no driver is then asked to stop")
-    stop_token = value(stop_key, partial(whole_text, least=1), no_stop)
+    stop_token = value(stop_key, partial(whole_text, least=1))
     return QueryState(
         query_id=query_id,
         version=version,
         owner=owner,
         watermark=NO_EPOCH if watermark is None else watermark,
         folded_version=folded or 0,
-        committed_at=value(time_key, moment, no_time),
-        done=value(done_key, read_done, no_done),
+        committed_at=value(time_key, moment),
+        done=value(done_key, read_done),
         stop_token=stop_token,
         stop_note=_decode_stop_note(config.get(key(_STOP_NOTE, query_id)), stop_token),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-__all__ = ["clear_task_line", "command_line", "restore_line"]
+__all__ = ["clear_task_line", "command_line"]
 
 
 def command_line(*words: str, connection_arguments: str = "") -> str:
@@ -21,9 +21,3 @@ def clear_task_line(dag: str, run: str, task: str, map_index: int = -1) -> str:
     """Return the command that clears one task instance of Airflow."""
     mapped = ["--map-index", str(map_index)] if map_index >= 0 else []
     return shlex.join(["airflow", "lance", "clear-task", dag, run, task, *mapped, "--yes"])
-
-
-def restore_line(uri: str, version: int) -> str:
-    """Return a command that makes an older version of a dataset the newest again."""
-    code = f"import lance; lance.dataset({uri!r}, version={version}).restore()"
-    return f"python -c {shlex.quote(code)}"

@@ -25,7 +25,7 @@ from airflow_provider_lance.protocol.codec import (
     in_config,
     key,
 )
-from airflow_provider_lance.protocol.decoding import Reader, json_object, moment, remove, whole
+from airflow_provider_lance.protocol.decoding import Reader, json_object, moment, whole
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 from airflow_provider_lance.protocol.port import Configure, DatasetPort
 from airflow_provider_lance.protocol.source_offset import SourceOffset
@@ -100,7 +100,11 @@ def read_consumer(config: Mapping[str, str], consumer_id: str, version: int) -> 
     config_key = key("consumer", consumer_id)
     if config_key not in config:
         return None
-    origin = in_config(config_key, remove(config_key, "a consumer that runs writes it again"))
+    mend = (
+        "If the consumer does not run, remove it: lance-stream forget-consumer --proven-dead, with "
+        f"the dataset's URI and {consumer_id}. A consumer that runs writes it again"
+    )
+    origin = in_config(config_key, mend)
     record = origin.read(config[config_key], json_object)
     origin.refuse_newer(origin.field(record, "protocol", partial(whole, least=1)))
     found: Consumer = origin.read(record | {"consumerId": consumer_id}, Consumer.read_json)

@@ -28,9 +28,7 @@ __all__ = [
     "moment",
     "one_of",
     "plain_text",
-    "put_back",
     "read_fields",
-    "remove",
     "shown",
     "texts",
     "truth",
@@ -239,7 +237,8 @@ class Origin:
         if protocol > self.protocol:
             raise ProtocolVersionError(
                 f"{what or self.where} was written with protocol {protocol}, this package speaks "
-                f"{self.protocol}: upgrade airflow-provider-lance here, or stop the newer driver"
+                f"{self.protocol}: upgrade airflow-provider-lance here, or stop the newer driver",
+                newer=True,
             )
 
     def _read(self, where: str, value: object, reader: Reader) -> Any:
@@ -253,17 +252,3 @@ class Origin:
             f"{where} holds {seen}, where protocol {self.protocol} has {wanted}. Another tool or "
             f"a person wrote it. {self.mend}"
         )
-
-
-def put_back(config_key: str) -> str:
-    """Return how to set a config key back to its value in an older version of the dataset."""
-    return (
-        "Put back what the newest older version of the dataset without it has there, in Python: "
-        f"lance.dataset(uri).update_config({{{config_key!r}: "
-        f"lance.dataset(uri, version=<older>).config()[{config_key!r}]}})"
-    )
-
-
-def remove(config_key: str, then: str) -> str:
-    """Return how to remove a config key, and what follows."""
-    return f"Remove it, in Python: lance.dataset(uri).delete_config_keys([{config_key!r}]); {then}"

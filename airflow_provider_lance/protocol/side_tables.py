@@ -17,14 +17,14 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
     SideTableError,
 )
+from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.decision import Decision
-from airflow_provider_lance.protocol.decoding import remove
 from airflow_provider_lance.protocol.epoch_plan import EpochPlan
 from airflow_provider_lance.protocol.model import NO_EPOCH
 from airflow_provider_lance.protocol.option_parsers import contains
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.session import DriverSession
-from airflow_provider_lance.protocol.sides import decode_sides, side_key
+from airflow_provider_lance.protocol.sides import decode_sides
 
 __all__ = ["SideTables"]
 
@@ -233,8 +233,9 @@ class SideTables:
         )
 
     def _forget(self, name: str) -> str:
-        config_key = side_key(self._main.query_id, name)
-        return remove(config_key, f"uri is {self._main.port.uri}, and the table begins empty")
+        main = self._main
+        words = ("resolve", "side", main.port.uri, main.query_id, "--name", name, "--yes")
+        return f"{command_line(*words)}; the table begins empty"
 
     def _refuse_ahead(self, name: str, side: DriverSession) -> None:
         """Refuse an epoch in flight that was divided by other options: it would be divided twice.

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from functools import partial
 
-from airflow_provider_lance.protocol.codec import PROTOCOL_VERSION, in_config, key
-from airflow_provider_lance.protocol.decoding import json_object, plain_text, put_back, whole
+from airflow_provider_lance.protocol.codec import PROTOCOL_VERSION, in_config, key, mend_config
+from airflow_provider_lance.protocol.decoding import json_object, plain_text, whole
 
 __all__ = [
     "DELETED_AT",
@@ -55,7 +55,7 @@ def decode_sides(config: Mapping[str, str], query_id: str) -> dict[str, str]:
     """
     start, sides = side_key(query_id, ""), {}
     for config_key in sorted(each for each in config if each.startswith(start)):
-        origin = in_config(config_key, put_back(config_key))
+        origin = in_config(config_key, mend_config(query_id))
         record = origin.read(config[config_key], json_object)
         origin.refuse_newer(origin.field(record, "protocol", partial(whole, least=1)))
         sides[config_key.removeprefix(start)] = origin.field(record, "uri", _place)

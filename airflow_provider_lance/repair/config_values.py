@@ -118,7 +118,7 @@ def _fits(port: DatasetPort, query_id: str, name: str) -> bool:
         decode_query(alone, query_id, port.version)
         decode_sides(alone, query_id)
     except ProtocolVersionError as error:
-        if "was written with protocol" in str(error):
+        if error.newer:
             raise
         return False
     return True

@@ -264,7 +264,7 @@ def _landed(
     found = _find(port.latest(), base, _FEED, name)
     if found or dry_run:
         return bool(found)
-    # The barrier refuses what was sent before it, and its property whoever would send it again.
+    # The barrier refuses what was sent before it, and its property a driver that sends it again.
     return bool(_find(_bar(port, {_ENDED: name}), base, _FEED, name))
 
 

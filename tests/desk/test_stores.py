@@ -96,7 +96,7 @@ def test_consumer_gone(desk: Desk) -> None:
 @kind(
     "A cleanup took versions that a consumer had not read",
     Code.CONSUMER_AT_RISK,
-    ends="`forget-consumer`, then the consumer starts anew",
+    ends="`forget-consumer`, then the consumer starts again",
 )
 def test_consumer_lost_its_versions(desk: Desk) -> None:
     leave(desk.uri, 3, ago=WEEK + 3600)

@@ -89,7 +89,7 @@ def test_stream_is_refreshed_in_place_and_keeps_scroll_focus_and_what_was_opened
     assert browser.run("scrollY === window.scrolled")
 
 
-def test_list_is_sorted_anew_without_losing_the_focus(
+def test_list_is_sorted_again_without_losing_the_focus(
     browser: Browser, site: Site, address: str, live: Live, lost: Live
 ) -> None:
     sign_in(browser, site, address)

@@ -1,6 +1,6 @@
 """The page with fifteen streams and with one day of history, looked at in a real browser.
 
-With ``LANCE_DOC_IMAGES=docs/images`` the pictures of the documentation are taken anew, and with
+With ``LANCE_DOC_IMAGES=docs/images`` the pictures of the documentation are taken again, and with
 ``LANCE_PAGE_PICTURES=FOLDER`` one of each page in both themes and at 420 pixels.
 """
 
