@@ -77,7 +77,8 @@ def resolve_files(arguments: Namespace, output: Output) -> int:
 
 def resolve_config(arguments: Namespace, output: Output) -> int:
     """Put removed config keys back."""
-    return _do(mend_config, ["resolve", "config"], arguments, output)
+    known = not arguments.query_id  # the config may have no trace of it
+    return _do(mend_config, ["resolve", "config"], arguments, output, known=known)
 
 
 def resolve_auto_cleanup(arguments: Namespace, output: Output) -> int:

@@ -56,6 +56,7 @@ class Say:
         "empty checkpoint: Spark reads the whole source:"
     )
     WITHOUT = "Or, to continue without the rows of epochs 0 to {committed}, which are lost then:"
+    BACK_FIRST = "Bring the rows back first that a restored version took out of the table:"
     FILES = "Write or set aside the wrong files, as dataset and logs prove; none is deleted:"
     FILE_BACK = (
         "If a backup of the checkpoint {location} from after its newest epoch exists, put the "

@@ -104,13 +104,15 @@ class Step:
     """One step of what ends a problem: a sentence, a command to type as it is, or both.
 
     ``host`` names the host on which the command must be typed, empty if any will do. ``link`` is
-    the page where the step can be done by hand, empty if its address is not known.
+    the page where the step can be done by hand, empty if its address is not known. ``alone`` says
+    that the command is refused while a driver runs.
     """
 
     text: str = ""
     command: str = ""
     host: str = ""
     link: str = ""
+    alone: bool = False
 
     def to_json(self) -> dict[str, str]:
         """Return plain values."""

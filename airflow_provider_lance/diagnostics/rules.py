@@ -35,8 +35,6 @@ from airflow_provider_lance.supervision.health import StreamState
 
 __all__ = ["evaluate_rules", "unreadable_finding"]
 
-_NEEDS_NO_DRIVER = re.compile(r"lance-stream resolve (?!auto-cleanup\b|config\b)")
-"""The repairs that are refused while a driver runs."""
 _PROMISE = re.compile(r"[^.]*\b(?:[Nn]o row is|[Nn]othing is) (?:lost|missing)\b[^.]*\.\s*")
 """A sentence that nothing is lost; it is wrong where a worse finding says that rows are."""
 
@@ -77,7 +75,7 @@ def _rank(finding: Finding) -> tuple[int, bool, str]:
 
 def _without_driver(evidence: Evidence, tolerance: Tolerance, finding: Finding) -> Finding:
     """Return a finding whose repairs come after the end of every driver that runs."""
-    if not any(_NEEDS_NO_DRIVER.match(each.command) for each in finding.steps):
+    if not any(each.alone for each in finding.steps):
         return finding
     silent = evidence.health is not None and evidence.health.state.silent
     first = [

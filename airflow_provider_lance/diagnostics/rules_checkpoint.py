@@ -109,7 +109,7 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
         typed = command(evidence, "resolve", "rewind", options=("--intact", "--yes"))
         steps = [
             Step(Say.FILES_BACK.format(uri=evidence.uri)),
-            Step(Say.INTACT, typed),
+            Step(Say.INTACT, typed, alone=True),
             restart(evidence),
         ]
         shown = checkpoint_values(evidence)
@@ -190,12 +190,18 @@ def _restored(
     accept = ("--accept", f"{first}-{last}", "--yes")
     steps = [
         *(_rewind(evidence, first - 1) if whole or first else []),
-        Step(Say.ACCEPT.format(rows=rows), command(evidence, "resolve", "restore", options=accept)),
+        Step(
+            Say.ACCEPT.format(rows=rows),
+            command(evidence, "resolve", "restore", options=accept),
+            alone=True,
+        ),
         restart(evidence),
     ]
     if whole:
         back = command(evidence, "resolve", "restore", options=("--bring-back", "--yes"))
-        steps = [Step(Say.BRING_BACK, back), *steps]
+        steps = [Step(Say.BRING_BACK, back, alone=True), *steps]
+        if evidence.checkpoint and not evidence.own_checkpoint:
+            steps = steps[:1]  # the other ways need the query's own checkpoint
     if evidence.state.owner is None:  # the older version has no trace to repair
         steps = no_trace(evidence, last)
     return finding(
@@ -227,7 +233,7 @@ def _rewind(evidence: Evidence, epoch: int, text: str = Say.READ_AGAIN) -> list[
         return []
     typed = command(evidence, "resolve", "rewind", options=(f"--to-epoch={epoch}", "--yes"))
     after = f"epoch {epoch}" if epoch > NO_EPOCH else "the beginning"
-    return [Step(text.format(epoch=after), typed)]
+    return [Step(text.format(epoch=after), typed, alone=True)]
 
 
 def _heard(driver: DriverObservation) -> int | None:
@@ -275,6 +281,11 @@ def _corrupt(evidence: Evidence, found: Corruption) -> Finding:
     if evidence.watermark.missing:
         case = CheckpointCase.CORRUPT_IN_GAP
     safe = case is CheckpointCase.CORRUPT_TO_SET_ASIDE
+    first = []
+    if evidence.watermark.may_lack_epochs:  # nothing is folded over a restore
+        safe = safe and not evidence.watermark.undone_missing
+        back = command(evidence, "resolve", "restore", options=("--bring-back", "--yes"))
+        first = [Step(Say.BACK_FIRST, back, alone=True)] if safe else []
     return finding(
         case,
         {
@@ -282,7 +293,7 @@ def _corrupt(evidence: Evidence, found: Corruption) -> Finding:
             "corrupt": {each.path: each.why for each in found.files},
             "setAside": list(found.set_aside),
         },
-        corrupt_files(evidence, safe),
+        [*first, *corrupt_files(evidence, safe)],
         files=", ".join(map(str, found.files)),
         reason=found.reason,
         of=evidence,

@@ -75,10 +75,10 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
     named: dict[str, Any] = {"first": first, "doubt": doubt, "before": doubt - 1}
     if doubt > seen.committed:
         steps = [Step(Say.BEFORE.format(**named))] if first < doubt else []
-        steps.append(Step(Say.IS_THERE.format(**named), shown["ifCommitted"]))
-        steps.append(Step(Say.IS_NOT.format(**named), shown["ifMissing"]))
+        steps.append(Step(Say.IS_THERE.format(**named), shown["ifCommitted"], alone=True))
+        steps.append(Step(Say.IS_NOT.format(**named), shown["ifMissing"], alone=True))
     else:
-        steps = [Step(Say.ARE_THERE.format(**named), shown["ifCommitted"])]
+        steps = [Step(Say.ARE_THERE.format(**named), shown["ifCommitted"], alone=True)]
         without = restart(evidence, f'{{"onRestore": "accept:{first}-{doubt}"}}')
         text = Say.ARE_LOST.format(**named)
         steps.append(Step(f"{text} {without.text}", without.command))

@@ -25,13 +25,13 @@ def side_rules(evidence: Evidence) -> Iterator[Finding]:
             typed = command(evidence, "resolve", "side", options=("--name", each.name, "--yes"))
             steps = [
                 Step(Say.FOLDER_BACK.format(side=each.uri)),
-                Step(Say.FORGET.format(name=each.name), typed),
+                Step(Say.FORGET.format(name=each.name), typed, alone=True),
                 restart(evidence),
             ]
             if "restored" in each.lost:
                 back = ("resolve", "restore", each.uri, evidence.query_id, "--bring-back", "--yes")
                 line = command_line(*back, connection_arguments=evidence.connection_arguments)
-                steps[0] = Step(Say.BRING_BACK, line)
+                steps[0] = Step(Say.BRING_BACK, line, alone=True)
             yield finding(
                 SideCase.LOST,
                 shown,

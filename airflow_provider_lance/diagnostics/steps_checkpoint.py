@@ -59,7 +59,7 @@ def corrupt_files(evidence: Evidence, safe: bool) -> list[Step]:
     """
     if safe:
         typed = command(evidence, "resolve", "files", options=("--yes",))
-        return [Step(Say.FILES, typed), restart(evidence)]
+        return [Step(Say.FILES, typed, alone=True), restart(evidence)]
     backup = Step(Say.FILE_BACK.format(location=evidence.checkpoint_location))
     return [backup, *start_over(evidence), restart(evidence)]
 
@@ -69,7 +69,8 @@ def start_over(evidence: Evidence, text: str = Say.START_OVER) -> list[Step]:
     if evidence.sides:
         return []
     options = ("--start-over", "--yes")
-    return [Step(text, command(evidence, "resolve", "checkpoint", options=options))]
+    typed = command(evidence, "resolve", "checkpoint", options=options)
+    return [Step(text, typed, alone=True)]
 
 
 def no_trace(evidence: Evidence, committed: int) -> list[Step]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ _UNKNOWN = "unknown"
 _LONGEST = 500
 
 
-class LanceNotifier(BaseNotifier):
+class LanceNotifier(BaseNotifier, ABC):
     """
     Check a dataset's streams, and send the result; the base of the notifiers of this module.
 
@@ -62,9 +63,9 @@ class LanceNotifier(BaseNotifier):
         self.lance_conn_id = lance_conn_id
         self.timeout = timeout
 
+    @abstractmethod
     def send(self, alert: Alert) -> None:
         """Send one alert."""
-        raise NotImplementedError
 
     def notify(self, context: Context) -> None:
         """Check, then send."""

@@ -330,14 +330,10 @@ class Chain:
 def _overwritten(port: DatasetPort, query_id: str) -> DatasetNotFoundError:
     """Return the error that names the version hidden by a commit on a dropped dataset."""
     intact = port.newest_intact()
-    typed = command_line("resolve", "rewind", port.uri, query_id, "--intact", "--yes")
-    back = (
-        "No version in the store is intact. Start the query with a new checkpointLocation, which "
-        "reads the source again"
-        if intact is None
-        else f"Version {intact} is the newest that can be read. To make it the newest again, and "
-        f"to read from the source what came after it: {typed}"
-    )
+    back = "Start the query with a new checkpointLocation, which reads the source again"
+    if intact is not None:
+        typed = command_line("resolve", "rewind", port.uri, query_id, "--intact", "--yes")
+        back = f"Take the query back to version {intact}, the newest that can be read: {typed}"
     return DatasetNotFoundError(
         f"version {port.version} of {port.uri} refers to data files that are not there: the "
         f"dataset was dropped, and a commit of a running stream landed on what replaced it. {back}"

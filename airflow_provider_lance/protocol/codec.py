@@ -21,6 +21,7 @@ from airflow_provider_lance.protocol.decoding import (
     Origin,
     Reader,
     json_object,
+    mend_config,
     moment,
     one_of,
     plain_text,
@@ -60,7 +61,6 @@ __all__ = [
     "fold_updates",
     "in_config",
     "key",
-    "mend_config",
     "query_ids",
     "require_query_id",
 ]
@@ -164,14 +164,6 @@ def _decode_owner(text: str, config_key: str) -> Owner:
         generation=origin.field(record, "generation", whole),
         driver=Driver(**driver),
         time=origin.field(record, "time", moment),
-    )
-
-
-def mend_config(query_id: str) -> str:
-    """Return what to type for a query's key that holds a wrong value."""
-    return (
-        f"Put back what was there before: lance-stream resolve config, with the dataset's URI and "
-        f"query {query_id}"
     )
 
 

@@ -25,6 +25,7 @@ __all__ = [
     "finite",
     "json_object",
     "json_value",
+    "mend_config",
     "moment",
     "one_of",
     "plain_text",
@@ -252,3 +253,11 @@ class Origin:
             f"{where} holds {seen}, where protocol {self.protocol} has {wanted}. Another tool or "
             f"a person wrote it. {self.mend}"
         )
+
+
+def mend_config(query_id: str) -> str:
+    """Return what to type for a query's key that holds a wrong value."""
+    return (
+        "Put back what was there before: lance-stream resolve config, with the dataset's URI and "
+        f"query {query_id}"
+    )

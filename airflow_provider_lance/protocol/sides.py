@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from functools import partial
 
-from airflow_provider_lance.protocol.codec import PROTOCOL_VERSION, in_config, key, mend_config
-from airflow_provider_lance.protocol.decoding import json_object, plain_text, whole
+from airflow_provider_lance.protocol.codec import PROTOCOL_VERSION, in_config, key
+from airflow_provider_lance.protocol.decoding import json_object, mend_config, plain_text, whole
 
 __all__ = [
     "DELETED_AT",

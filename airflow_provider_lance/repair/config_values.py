@@ -1,10 +1,11 @@
-"""Put back config values of a query that another tool or a person wrote over."""
+"""Put back config values of a query that another tool or a person wrote over or removed."""
 
 from __future__ import annotations
 
 from typing import Unpack
 
 from airflow_provider_lance.diagnostics.collect_proof import Versions, contradictions
+from airflow_provider_lance.diagnostics.traces import kept_config
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     CommitStateUnknownError,
@@ -17,7 +18,6 @@ from airflow_provider_lance.protocol.model import OwnerState
 from airflow_provider_lance.protocol.port import Configure, DatasetPort
 from airflow_provider_lance.protocol.sides import decode_sides, side_key
 from airflow_provider_lance.protocol.watermark import versions_of
-from airflow_provider_lance.repair.config_back import put_config_back
 from airflow_provider_lance.repair.preconditions import RepairOptions
 from airflow_provider_lance.repair.result import Action, RepairResult, Write
 
@@ -39,7 +39,8 @@ def mend_config(
     A value is wrong if no version of the package writes it, or if it names an epoch that the
     versions refute. The value that the newest older version had instead is put back; drivers write
     nothing over a wrong value, so it is the right one. Where no older version is left, a value that
-    can be derived is removed. Keys that were removed are put back by :func:`.put_config_back`.
+    can be derived is removed. Keys that were removed are put back
+    likewise.
 
     :raises PreconditionError: it is not proven what the value was.
     :raises ProtocolVersionError: a newer package wrote it.
@@ -50,37 +51,72 @@ def mend_config(
         port = port.latest()
         wrong = _wrong(port, query_id)
         if not wrong and not sent:
-            return put_config_back(
-                port, query_id, checkpoint_location=checkpoint_location, **options
-            )
+            return _put_back(port, query_id, **options)
         updates = {name: _before(port, query_id, name) for name in wrong}
         sentence = f"{', '.join(sorted(updates)) or 'the config'} of query {query_id!r} as before"
-        result = RepairResult(
-            action=Action.CONFIG,
-            uri=port.uri,
-            query_id=query_id,
-            sentence=sentence,
-            changed=not options.get("dry_run"),
-            version=port.version,
-            dry_run=bool(options.get("dry_run")),
-            writes=(Write(port.version + 1, "put the query's values back", updates),),
-        )
-        if result.dry_run:
-            return result
+        if options.get("dry_run"):
+            write = Write(port.version + 1, "put the query's values back", updates)
+            return _result(port, query_id, sentence, plan=(write,))
         try:
             landed = port.commit(Configure(updates)) if updates else port
+            return _result(landed, query_id, sentence, changed=True)
         except (CommitPreemptedError, CommitStateUnknownError) as error:
             sent, attempt.error = True, error
-        else:
-            return RepairResult(
-                action=Action.CONFIG,
-                uri=port.uri,
-                query_id=query_id,
-                sentence=sentence,
-                changed=True,
-                version=landed.version,
-            )
     raise AssertionError("a backoff ends in its last error")
+
+
+def _put_back(port: DatasetPort, query_id: str, **options: Unpack[RepairOptions]) -> RepairResult:
+    """Write the keys that the newest version with this query's owner has, and no other value.
+
+    A driver that still runs is the recorded owner again, so nothing refuses it.
+
+    :raises PreconditionError: it is not proven which keys were removed.
+    :raises TransientError: the store refused too often.
+    """
+    sent = False
+    for attempt in options.get("backoff") or Backoff():
+        port = port.latest()
+        if decode_query(port.config, query_id, port.version).owner is not None:
+            return _result(port, query_id, "the config has the query's owner", changed=sent)
+        kept = kept_config(port, query_id)
+        if kept is None:
+            raise PreconditionError(
+                f"no recent version of {port.uri} shows which config keys of query {query_id!r} "
+                "were removed, so nothing is put back"
+            )
+        sentence = (
+            f"{len(kept.keys)} config keys of query {query_id!r} are again what version "
+            f"{kept.version} had"
+        )
+        if options.get("dry_run"):
+            write = Write(port.version + 1, "put the query's config keys back", kept.keys)
+            return _result(port, query_id, sentence, plan=(write,))
+        try:
+            landed = port.commit(Configure(dict(kept.keys)))
+            return _result(landed, query_id, sentence, changed=True)
+        except (CommitPreemptedError, CommitStateUnknownError) as error:
+            sent, attempt.error = True, error
+    raise AssertionError("a backoff ends in its last error")
+
+
+def _result(
+    port: DatasetPort,
+    query_id: str,
+    sentence: str,
+    *,
+    changed: bool = False,
+    plan: tuple[Write, ...] = (),
+) -> RepairResult:
+    return RepairResult(
+        action=Action.CONFIG,
+        uri=port.uri,
+        query_id=query_id,
+        sentence=sentence,
+        changed=changed,
+        version=port.version,
+        dry_run=bool(plan),
+        writes=plan,
+    )
 
 
 def _names(port: DatasetPort, query_id: str) -> list[str]:

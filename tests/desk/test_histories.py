@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.desk.histories import histories
 
 
@@ -11,3 +13,11 @@ def test_no_trouble_is_called_healthy() -> None:
     assert tally.happened["healthy at the end"] > 30
     wrong = [why for why in tally.wrong.values() if why.startswith("AssertionError: healthy")]
     assert not wrong, wrong
+
+
+@pytest.mark.parametrize(
+    ("seed", "number"),
+    [(2, 7), (2, 59), (7, 38), (7, 43), (7, 47), (7, 124), (7, 159), (7, 204), (7, 245), (7, 276)],
+)
+def test_advice_that_once_failed_ends_its_trouble(seed: int, number: int) -> None:
+    assert histories(1, seed, number).wrong == {}

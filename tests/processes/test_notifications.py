@@ -75,6 +75,11 @@ def forget() -> None:
     KEPT.clear()
 
 
+def test_a_notifier_without_its_own_send_cannot_be_made() -> None:
+    with pytest.raises(TypeError, match="send"):
+        LanceNotifier()
+
+
 def context(state: str = "failed", task: Any = None, **more: Any) -> Any:
     ti = SimpleNamespace(
         dag_id="orders_dag",
