@@ -21,7 +21,7 @@ from airflow_provider_lance.protocol.codec import (
     key,
     require_query_id,
 )
-from airflow_provider_lance.protocol.decoding import Reader, json_object, moment, remove, whole
+from airflow_provider_lance.protocol.decoding import Reader, json_object, moment, whole
 from airflow_provider_lance.protocol.json_codec import JsonRecord
 
 __all__ = ["LAST_TURN", "CleanupPolicy", "Turn", "policy_updates", "read_policy", "read_turn"]
@@ -119,7 +119,7 @@ def _written(config_key: str, record: JsonRecord) -> dict[str, str | None]:
 def _read(config: Mapping[str, str], config_key: str, reader: Reader) -> Any:
     if config_key not in config:
         return None
-    origin = in_config(config_key, remove(config_key, "it is written again"))
+    origin = in_config(config_key, "Remove the key from the config; it is written again")
     record = origin.read(config[config_key], json_object)
     origin.refuse_newer(origin.field(record, "protocol", partial(whole, least=1)))
     return origin.read(record, reader)
