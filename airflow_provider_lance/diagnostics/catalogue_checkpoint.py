@@ -44,6 +44,11 @@ class Say:
         "Or, if there is no backup and the source still has all rows, begin again with an empty "
         "checkpoint: Spark reads the whole source, and no row is in the table twice:"
     )
+    NEW_QUERY = (
+        "Or, if there is no backup and the source still has all rows, give the stream another "
+        "query_id, checkpoint_location and table in the DAG: the versions from before its first "
+        "epoch were cleaned up, so this table cannot be taken back."
+    )
     ROLL_TABLE = (
         "Or, if there is no backup and the source still has the rows, take the table back to "
         "{epoch} too, and let Spark read again what came after it:"

@@ -150,7 +150,7 @@ def collect(port: DatasetPort, query_id: str, **options: Unpack[CollectOptions])
         airflow_url=options.get("airflow_url") or os.environ.get("AIRFLOW__API__BASE_URL", ""),
         missing_versions=_missing(port, state, watermark),
         contradictions=said_else,
-        cleaned_up=bool(said_else) and port.properties(1) is None,
+        cleaned_up=bool(said_else or astray or corruption) and port.properties(1) is None,
         undone=versions.undone(history, after=state.folded_version),
         broken_checkpoint=broken,
         denied_checkpoint=denied,

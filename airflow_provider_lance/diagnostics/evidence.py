@@ -115,7 +115,8 @@ class Evidence:
     ``drivers`` holds the newest launches, newest first, and the owner's. ``connection_arguments``
     are the arguments besides the URI that a command needs to reach the store, such as
     ``--conn-id lance_default``. ``missing_versions`` are those since the last fold that were
-    cleaned up. ``cleaned_up`` says, beside contradictions, that the first version was.
+    cleaned up. ``cleaned_up`` says that the first version was, where
+    that decides about a repair: beside contradictions, and where the checkpoint is not right.
     """
 
     uri: str

@@ -250,7 +250,9 @@ def _contradicted(evidence: Evidence, case: CheckpointCase, said: Contradiction)
         steps = [Step(Say.RIGHT_VALUE, typed), restart(evidence)]
     else:
         copy = Say.NEWER_COPY.format(uri=evidence.uri, version=said.version)
-        again = _rewind(evidence, said.found_epoch, Say.NO_NEWER_COPY)
+        # Without the versions, nothing shows which rows the table has.
+        cleaned = said.version <= evidence.version and not evidence.history
+        again = [] if cleaned else _rewind(evidence, said.found_epoch, Say.NO_NEWER_COPY)
         steps = [Step(copy), *again, restart(evidence)]
     newest = f"epoch {said.found_epoch}" if said.found_epoch > NO_EPOCH else "none at all"
     if said.found_epoch > NO_EPOCH and said.found_version:

@@ -15,7 +15,7 @@ from airflow_provider_lance.diagnostics.finding_builder import (
     restart,
     start_again,
 )
-from airflow_provider_lance.diagnostics.findings import Finding, Repair, Step
+from airflow_provider_lance.diagnostics.findings import Finding, Repair, Severity, Step
 from airflow_provider_lance.diagnostics.formatting import lasted, seconds_since
 from airflow_provider_lance.diagnostics.rules_driver import is_driver_running
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
@@ -58,7 +58,11 @@ def _gap(evidence: Evidence, alive: bool | None) -> Finding:
     }
     if seen is None:
         steps = [Step(Say.CHECKPOINT_FIRST), restart(evidence)]
-        return finding(EpochCase.GAP_WITHOUT_CHECKPOINT, shown, steps, **gone, of=evidence)
+        # Where the checkpoint is another one, or none, that finding comes first.
+        astray = evidence.checkpoint is not None or evidence.broken_checkpoint
+        severity = Severity.WARNING if astray else None
+        case = EpochCase.GAP_WITHOUT_CHECKPOINT
+        return finding(case, shown, steps, severity=severity, **gone, of=evidence)
     doubt = epoch_in_doubt(seen, state, watermark)
     if doubt is None:
         proven = max(watermark.epoch, known_done(state))

@@ -9,10 +9,12 @@ from airflow_provider_lance.diagnostics.catalogue_checkpoint import Say
 from airflow_provider_lance.diagnostics.evidence import Evidence
 from airflow_provider_lance.diagnostics.finding_builder import command, restart
 from airflow_provider_lance.diagnostics.findings import Step
+from airflow_provider_lance.protocol.model import OutputMode
 
 __all__ = ["corrupt_files", "lost_checkpoint", "no_trace", "start_over"]
 
 _ASIDE = ".not-mine"
+_APPENDS = OutputMode.APPEND.effect
 
 
 def lost_checkpoint(evidence: Evidence, otherwise: Callable[[], list[Step]]) -> list[Step]:
@@ -68,6 +70,9 @@ def start_over(evidence: Evidence, text: str = Say.START_OVER) -> list[Step]:
     """Return the step that begins again with an empty checkpoint, if side tables allow."""
     if evidence.sides:
         return []
+    effect = OutputMode(evidence.history[0].mode).effect if evidence.history else _APPENDS
+    if evidence.cleaned_up and not (effect.replaces_rows or effect.replaces_all):
+        return [Step(Say.NEW_QUERY)]
     options = ("--start-over", "--yes")
     typed = command(evidence, "resolve", "checkpoint", options=options)
     return [Step(text, typed, alone=True)]
