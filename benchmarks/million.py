@@ -200,7 +200,8 @@ class Run:
                 self.stream.epoch()
                 if self.stream.epochs % self._given.every == 0:
                     self._maintain()
-            self._sample(min(mark, self.stream.epochs + WINDOW))
+            over, every = self.stream.epochs + WINDOW, self._given.every
+            self._sample(min(mark, over - over % every))  # always just before a maintenance
             say(self.samples[-1])
             if self._is_over():
                 break

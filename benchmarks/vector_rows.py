@@ -20,6 +20,8 @@ SCHEMA = pa.schema(
 _CLUSTERS = 200
 _LATENT = 24
 """Dimensions in which the vectors of a cluster differ; embeddings have few, too."""
+_WIDTH = 0.1
+"""Of a cluster: two of its vectors are a third as far apart as two centres."""
 
 
 @cache
@@ -36,7 +38,7 @@ def vectors(ids: Any, angle: float = 0.0) -> Any:
     turned = np.cos(angle) * centres[0] + np.sin(angle) * centres[1]
     latent = np.sin(np.outer(ids, factors) + phases).astype(np.float32)
     noise = 0.1 * np.sin(np.outer(ids, np.arange(1, DIMENSIONS + 1) * 12.9898))
-    found = turned[(ids * 2654435761) % _CLUSTERS] + latent @ basis * 0.3 + noise
+    found = turned[(ids * 2654435761) % _CLUSTERS] + latent @ basis * _WIDTH + noise
     return found.astype(np.float32)
 
 

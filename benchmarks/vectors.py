@@ -55,7 +55,7 @@ PARTITIONS, PROBES = 32, 4
 FILES_A_SECOND = 10
 WARM_UP = 10
 """Seconds' worth of rows before the first one that counts."""
-_QUERIES = 100
+_QUERIES = 300
 
 
 def build_index(uri: str) -> None:
