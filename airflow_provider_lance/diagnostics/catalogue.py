@@ -27,6 +27,10 @@ class Case(Enum):
 
 UPGRADE = "Upgrade the package on this host, and where the older driver is started:"
 VALUES_BACK = "Put the values back that the query's own drivers wrote:"
+NEW_TABLE = (
+    "No version shows the right value any more: give the stream another query_id and "
+    "checkpoint_location in its DAG, and a new table."
+)
 OWN_QUERY_ID = "Give the stream a query_id of its own in its DAG; the other tool keeps this one."
 
 

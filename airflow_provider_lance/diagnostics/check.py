@@ -126,13 +126,7 @@ def check(
             evidence = collect(port, query_id, **options)
         except ProtocolVersionError as error:
             findings.append(
-                unreadable_finding(
-                    port.uri,
-                    query_id,
-                    error,
-                    port.version,
-                    options.get("connection_arguments", ""),
-                )
+                unreadable_finding(port, query_id, error, options.get("connection_arguments", ""))
             )
             continue
         found = evaluate_rules(evidence, tolerance)

@@ -132,6 +132,8 @@ def again_or_not(evidence: Evidence, launched_by: str, host: str = "") -> list[S
     :param host: where the second must be typed, if only there the driver is seen to be dead.
     """
     again = start_again(launched_by, evidence.airflow_url)
+    if evidence.watermark.may_lack_epochs:
+        return [again]  # its next start reads again what a restored version removed
     line = command(evidence, "release", options=("--for-good", "--yes"))
     return [
         replace(again, text=f"Either {again.text[0].lower()}{again.text[1:]}"),

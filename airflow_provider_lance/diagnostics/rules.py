@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from airflow_provider_lance.diagnostics.catalogue import (
+    NEW_TABLE,
     OWN_QUERY_ID,
     UPGRADE,
     VALUES_BACK,
@@ -28,9 +29,10 @@ from airflow_provider_lance.diagnostics.rules_driver import driver_rules, live_d
 from airflow_provider_lance.diagnostics.rules_epochs import epoch_rules
 from airflow_provider_lance.diagnostics.rules_rows import row_rules
 from airflow_provider_lance.diagnostics.rules_sides import side_rules
-from airflow_provider_lance.diagnostics.traces import KeptConfig
+from airflow_provider_lance.diagnostics.traces import KeptConfig, is_beyond_proof
 from airflow_provider_lance.exceptions import ProtocolVersionError
 from airflow_provider_lance.protocol.commands import command_line
+from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.supervision.health import StreamState
 
 __all__ = ["evaluate_rules", "unreadable_finding"]
@@ -166,19 +168,24 @@ def _other_tool(evidence: Evidence) -> list[Finding]:
 
 
 def unreadable_finding(
-    uri: str, query_id: str, error: Exception, version: int, connection_arguments: str = ""
+    port: DatasetPort, query_id: str, error: Exception, connection_arguments: str = ""
 ) -> Finding:
-    """Return the finding for an error in reading a stream whose values are not this package's."""
-    shown = {"error": type(error).__name__, "message": str(error), "version": version}
+    """Return the finding for an error in reading a stream whose values are not this package's.
+
+    :param port: where it was read; looks whether an older version shows the right value.
+    """
+    shown = {"error": type(error).__name__, "message": str(error), "version": port.version}
     again = start_again("")
     if isinstance(error, ProtocolVersionError) and error.newer:
         steps = [Step(UPGRADE, "pip install --upgrade airflow-provider-lance"), again]
         return finding(StreamCase.PROTOCOL_NEWER, shown, steps, query=query_id, error=error)
-    words = ("resolve", "config", uri, query_id, "--yes")
+    words = ("resolve", "config", port.uri, query_id, "--yes")
     typed = command_line(*words, connection_arguments=connection_arguments)
     steps = [Step(VALUES_BACK, typed), again]
     if "config key" not in str(error):
         steps = [Step(OWN_QUERY_ID), again]
+    elif is_beyond_proof(port, query_id):
+        steps = [Step(NEW_TABLE), again]
     return finding(StreamCase.VALUE_WRONG, shown, steps, query=query_id, error=error)
 
 

@@ -19,12 +19,14 @@ from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.watermark import exact_watermark, versions_of
 from airflow_provider_lance.supervision.driver_reports import read_heartbeat, report_location
 
-__all__ = ["KeptConfig", "find_traces", "kept_config"]
+__all__ = ["UNDERIVED", "KeptConfig", "find_traces", "is_beyond_proof", "kept_config"]
 
 _READ = 40
 """How many of the newest versions are read for a query of which the config says nothing."""
 _WORDS = ("owner", "lastEpoch", "lastEpochVersion", "lastEpochTime", "lastDone")
 """The keys that a restart relies on; a request to stop is not put back."""
+UNDERIVED = ("owner", "lastEpoch")
+"""What nothing else proves: without an older version that has it, it is not removed."""
 _HEARD = 5
 """How many of the newest launches' heartbeats are read."""
 
@@ -121,6 +123,24 @@ def kept_config(port: DatasetPort, query_id: str) -> KeptConfig | None:
         if operation != "Restore":  # its rows and its config are those of the version it restored
             removed_in = version if operation == "UpdateConfig" else 0
     return None
+
+
+def is_beyond_proof(port: DatasetPort, query_id: str) -> bool:
+    """Return whether a wrong value of a query is one that nothing shows any more.
+
+    Only the version before could show what the owner record or the watermark was.
+    """
+    if port.properties(port.version - 1) is not None:
+        return False
+    for word in UNDERIVED:
+        name = key(word, query_id)
+        try:
+            decode_query(
+                {name: port.config[name]} if name in port.config else {}, query_id, port.version
+            )
+        except ProtocolVersionError:
+            return True
+    return False
 
 
 def _readable(port: DatasetPort, query_id: str) -> QueryState | None:

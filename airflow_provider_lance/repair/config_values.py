@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Unpack
 
 from airflow_provider_lance.diagnostics.collect_proof import Versions, contradictions
-from airflow_provider_lance.diagnostics.traces import kept_config
+from airflow_provider_lance.diagnostics.traces import UNDERIVED, kept_config
 from airflow_provider_lance.exceptions import (
     CommitPreemptedError,
     CommitStateUnknownError,
@@ -22,9 +22,6 @@ from airflow_provider_lance.repair.preconditions import RepairOptions
 from airflow_provider_lance.repair.result import Action, RepairResult, Write
 
 __all__ = ["mend_config"]
-
-_NEEDED = ("owner", "lastEpoch")
-"""What nothing else proves: without an older version that has it, it is not removed."""
 
 
 def mend_config(
@@ -173,7 +170,7 @@ def _before(port: DatasetPort, query_id: str, name: str) -> str | None:
         value = then.config.get(name)
         if value != wrong and (value is None or _fits(then, query_id, name)):
             return value
-    if name in {key(word, query_id) for word in _NEEDED}:
+    if name in {key(word, query_id) for word in UNDERIVED}:
         raise PreconditionError(
             f"no version of {port.uri} shows what {name!r} was before it became {wrong!r}: give "
             "the stream another query_id and checkpoint_location, and a new table"

@@ -13,8 +13,12 @@ from airflow_provider_lance.diagnostics.collect_drivers import health_of
 from airflow_provider_lance.diagnostics.evidence import USUAL, Tolerance, Undone
 from airflow_provider_lance.diagnostics.findings import Code, Finding, Repair, Severity
 from airflow_provider_lance.diagnostics.rules import evaluate_rules, unreadable_finding
+from airflow_provider_lance.exceptions import ProtocolVersionError
+from airflow_provider_lance.protocol.codec import decode_query, key
 from airflow_provider_lance.protocol.model import ByHand, OwnerState, StopNote
+from airflow_provider_lance.protocol.port import Configure
 from airflow_provider_lance.supervision.health import StreamState
+from airflow_provider_lance.testing.dataset import InMemoryDataset
 from tests.support.recovery_evidence import (
     FAILED,
     GONE,
@@ -240,6 +244,23 @@ def test_tolerance_moves_the_limit_of_a_finding() -> None:
 
 
 def test_a_query_that_cannot_be_read_is_a_finding() -> None:
-    finding = unreadable_finding("/t.lance", "q", ValueError("protocol 2"), 7)
+    port = InMemoryDataset().open()
+    finding = unreadable_finding(port, "q", ValueError("protocol 2"))
     assert finding.code is Code.PROTOCOL_NEWER
     assert "protocol 2" in finding.summary
+
+
+@pytest.mark.parametrize("cleaned", [False, True])
+@pytest.mark.parametrize(("word", "derived"), [("owner", False), ("lastEpochTime", True)])
+def test_a_wrong_value_is_put_back_unless_no_version_shows_the_right_one(
+    cleaned: bool, word: str, derived: bool
+) -> None:
+    dataset = InMemoryDataset(config={key(word, "q"): "-7"})
+    port = dataset.open().commit(Configure({"a": "b"}))
+    if cleaned:
+        dataset.clean_up(port.version)
+    with pytest.raises(ProtocolVersionError) as caught:
+        decode_query(port.config, "q", port.version)
+    step = unreadable_finding(dataset.open(), "q", caught.value).steps[0]
+    assert bool(step.command) is (derived or not cleaned)
+    assert ("a new table" in step.text) is (cleaned and not derived)

@@ -105,7 +105,7 @@ def _row(hook: LanceHook, port: LanceDatasetPort, query_id: str) -> Row:
             connection_arguments=hook.connection_arguments,
         )
     except ProtocolVersionError as error:
-        finding = unreadable_finding(port.uri, query_id, error, port.version)
+        finding = unreadable_finding(port, query_id, error)
         return Row(query_id, error=finding.summary, code=finding.code.value)
     except LanceStreamError as error:
         return Row(query_id, error=f"cannot be read: {type(error).__name__}: {error}")
