@@ -465,6 +465,8 @@ class History:
         ):
             first, last = map(int, filter(None, gap.groups()))
             lost.append(len(self._missing(range(self._end(first - 1), self._end(last)))))
+        if "another query_id" in steps[0]["text"]:
+            return False  # and another table: the rest of this one is not known
         if chosen and not chosen["command"] and not _STARTS.search(chosen["text"]):
             return False  # a backup, or a file, that nobody has here
         done = False
