@@ -114,6 +114,17 @@ def test_dropped_and_recreated(desk: Desk) -> None:
 
 
 @kind(
+    "The checkpoint's `metadata` was overwritten, there is no backup, and the source has all rows",
+    Code.CHECKPOINT_UNREADABLE,
+    ends="`resolve checkpoint --start-over`",
+)
+def test_overwritten_metadata(desk: Desk) -> None:
+    Path(desk.checkpoint, "metadata").write_text("not JSON")
+    desk.follow(desk.found(), "begin again")
+    desk.expect()
+
+
+@kind(
     "An offset file of the checkpoint was cut off",
     Code.CHECKPOINT_CORRUPT,
     ends="`resolve files`",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
 
 import lance
 
 from airflow_provider_lance.diagnostics.findings import Code
+from airflow_provider_lance.protocol.failpoints import Failpoint
 from tests.desk.desk import ROWS, Desk, kind
+from tests.desk.test_drivers import killed
 from tests.support.sparkstream import orders
 
 
@@ -120,6 +123,38 @@ def test_data_file_deleted(desk: Desk) -> None:
     fragments = lance.dataset(desk.uri).get_fragments()
     Path(desk.uri, "data", fragments[0].data_files()[0].path).unlink()
     desk.follow(desk.found(), "source still has")
+    desk.expect()
+
+
+def cleaned_up(desk: Desk) -> None:
+    """Remove every version but the newest, as another tool's cleanup does."""
+    lance.dataset(desk.uri).update_config({"a": "b"})
+    lance.dataset(desk.uri).cleanup_old_versions(older_than=timedelta(0))
+
+
+@kind(
+    "The driver was killed after a commit, and a cleanup took the version that proves it",
+    Code.HISTORY_GAP,
+    ends="`resolve gap --committed`, after a look into the table",
+)
+def test_cleaned_up_after_a_commit(desk: Desk) -> None:
+    killed(desk, Failpoint.COMMIT_LANDED)
+    cleaned_up(desk)
+    assert max(desk.rows()) == desk.scene.added * ROWS - 1
+    desk.follow(desk.found(), "are in the table")
+    desk.expect()
+
+
+@kind(
+    "The driver was killed before a commit, and a cleanup took the versions since the last fold",
+    Code.HISTORY_GAP,
+    ends="`resolve gap --missing`, after a look into the table",
+)
+def test_cleaned_up_before_a_commit(desk: Desk) -> None:
+    killed(desk)
+    cleaned_up(desk)
+    assert max(desk.rows()) == (desk.scene.added - 1) * ROWS - 1
+    desk.follow(desk.found(), "they are not")
     desk.expect()
 
 
