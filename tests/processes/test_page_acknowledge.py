@@ -87,11 +87,31 @@ def test_who_may_only_read_has_no_form_and_is_refused(site: Site) -> None:
     assert mutes.read_mutes() == []
 
 
-@pytest.mark.parametrize(("role", "status"), [(None, 401), ("", 403), ("VIEWER", 403)])
-def test_acknowledging_needs_a_session_and_the_right(
-    site: Site, role: str | None, status: int
+@pytest.mark.parametrize(
+    ("role", "seen", "acknowledged"),
+    [
+        (None, 401, 401),
+        ("", 403, 403),
+        ("VIEWER", 200, 403),
+        ("USER", 200, 403),
+        ("OP", 200, 303),
+        ("ADMIN", 200, 303),
+    ],
+)
+def test_each_role_on_each_route(
+    site: Site, role: str | None, seen: int, acknowledged: int
 ) -> None:
-    assert site.ask("/acknowledge", method="POST", role=role, form={}).status_code == status
+    [stream] = site.links(site.ask("/").text)
+    answers = {path: site.ask(path, role=role).status_code for path in ("/", stream)}
+    assert answers == {"/": seen, stream: seen}
+    if seen == 200:
+        assert ("<form" in site.ask(stream, role=role).text) == (acknowledged == 303)
+    if acknowledged == 303:
+        assert send(site, site.token(str(role))).status_code == 303
+    else:
+        refused = site.ask("/acknowledge", method="POST", role=role, form={})
+        assert refused.status_code == acknowledged
+    assert bool(mutes.read_mutes()) == (acknowledged == 303)
 
 
 def test_stream_known_by_its_dag_needs_the_right_to_edit_that_dag(
