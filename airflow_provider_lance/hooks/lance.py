@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_lance.compat import AirflowNotFoundException
+from airflow_provider_lance.compat import AirflowNotFoundException, conf
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.protocol.codec import require_query_id
 from airflow_provider_lance.protocol.dataset import LOOK_CACHE_BYTES, LanceDatasetPort, open_dataset
@@ -135,6 +135,11 @@ class LanceHook(BaseHook):
     def connection_arguments(self) -> str:
         """Return the arguments with which a typed command reaches the store."""
         return f"--conn-id {shlex.quote(self.lance_conn_id)}" if self.lance_conn_id else ""
+
+    @property
+    def airflow_url(self) -> str:
+        """Return Airflow's address as ``[api] base_url`` has it, empty if it is not set."""
+        return str(conf.get("api", "base_url", fallback="") or "")
 
     def resolve(self, uri: str) -> str:
         """

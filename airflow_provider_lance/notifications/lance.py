@@ -130,6 +130,7 @@ class LanceNotifier(BaseNotifier, ABC):
                     orphans=False,
                     storage_options=storage_options,
                     connection_arguments=hook.connection_arguments,
+                    airflow_url=hook.airflow_url,
                 )
             except BaseException as error:  # also a panic of Lance
                 answer.set_exception(error)

@@ -220,6 +220,7 @@ class LanceRecoveryCheckOperator(BaseOperator):
             storage_options=self.hook.storage_options,
             tolerance=tolerance,
             connection_arguments=self.hook.connection_arguments,
+            airflow_url=self.hook.airflow_url,
             orphans=self.orphans,
         )
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
+from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.links.lance import stream_url
 from airflow_provider_lance.plugins.page.app import create_app
 from airflow_provider_lance.plugins.page.registry import RegisteredDataset
@@ -135,12 +136,18 @@ def test_the_charts(site: Site, known: list[RegisteredDataset], live: Live) -> N
 
 
 def test_a_finding_with_what_to_type(
-    site: Site, known: list[RegisteredDataset], live: Live
+    site: Site,
+    known: list[RegisteredDataset],
+    live: Live,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(LanceHook, "airflow_url", "https://airflow.example")
     known.append(RegisteredDataset(live.uri))
     live.driver.kill()
     live.driver.wait()
-    shown = words(detail(site).text)
+    page = detail(site).text
+    assert 'href="https://airflow.example/dags/dag/runs/run/tasks/stream' in page
+    shown = words(page)
     assert "error LS102" in shown
     assert f"lance-stream release {live.uri} {QUERY} --for-good --yes" in shown
     listed = site.ask("/").text

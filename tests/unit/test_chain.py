@@ -241,7 +241,7 @@ def test_a_dataset_that_was_written_over_is_said_to_be_readable_at_its_own_versi
     driver = scene.run(2, every=3)
     scene.dataset.recreate()
     scene.dataset.open().commit(Append([(FOREIGN,)]))
-    with pytest.raises(DatasetNotFoundError, match=r"version=2\)\.restore\(\)"):
+    with pytest.raises(DatasetNotFoundError, match=r"version 2, .* --intact --yes"):
         run_on(driver, 3)
     scene.dataset.restore(2)
     assert scene.dataset.rows() == [FOREIGN]

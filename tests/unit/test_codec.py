@@ -174,7 +174,7 @@ def test_a_number_in_the_config_is_read_strictly(word: str, text: str) -> None:
     said = str(caught.value)
     assert key(word, "q") in said
     assert "whole number" in said
-    assert "lance.dataset(uri)." in said, "what to type"
+    assert "lance-stream resolve config" in said, "what to type"
     assert "upgrade" not in said
     assert len(said) < 700, "the value is shortened"
 
@@ -226,7 +226,7 @@ def test_a_field_of_the_owner_is_read_strictly(word: str, value: object) -> None
         decode_query({key("owner", "q"): json.dumps(record)}, "q", 1)
     said = str(caught.value)
     assert f"{word!r} in config key {key('owner', 'q')!r} holds" in said
-    assert "version=<older>" in said, "what to type"
+    assert "lance-stream resolve config" in said, "what to type"
     assert "upgrade" not in said
     assert len(said) < 700
 

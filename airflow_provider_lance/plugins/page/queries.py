@@ -125,6 +125,7 @@ def see_stream(known: RegisteredDataset, query_id: str) -> Stream:
         (query_id,) if query_id else (),
         storage_options=options,
         connection_arguments=hook.connection_arguments,
+        airflow_url=hook.airflow_url,
         orphans=False,
         detail=True,
     )
