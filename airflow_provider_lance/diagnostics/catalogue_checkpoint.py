@@ -124,7 +124,7 @@ class CheckpointCase(Case):
         "Launch {launch} committed epoch {epoch} of query {query} by version {said_version}, but "
         "in {uri} at version {version} the newest epoch up to there is {newest}.",
         "The dataset was rolled back, restored from a copy or recreated. Spark has logged those "
-        "epochs as done and does not read them again: rows after epoch {found} are missing.",
+        "epochs as done and does not read them again: rows after {after} are missing.",
     )
     WATERMARK_JUMPED = (
         Code.WATERMARK_JUMPED,

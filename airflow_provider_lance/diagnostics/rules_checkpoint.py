@@ -272,7 +272,7 @@ def _contradicted(evidence: Evidence, case: CheckpointCase, said: Contradiction)
         epoch=said.epoch,
         said_version=said.version,
         newest=newest,
-        found=said.found_epoch,
+        after=f"epoch {said.found_epoch}" if said.found_epoch > NO_EPOCH else "the beginning",
         first=said.found_epoch + 1,
         of=evidence,
     )
