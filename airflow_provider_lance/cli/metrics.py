@@ -16,10 +16,10 @@ from airflow_provider_lance.cli.output import Exit, Output
 from airflow_provider_lance.cli.target import Place, find_place
 from airflow_provider_lance.cli.waiting import answer_within
 from airflow_provider_lance.diagnostics.check import check
-from airflow_provider_lance.diagnostics.formatting import without_credentials
 from airflow_provider_lance.diagnostics.metrics import METRICS, Metric, Sample, samples
 from airflow_provider_lance.exceptions import LanceStreamError, SpecError
 from airflow_provider_lance.protocol.dataset import LOOK_CACHE_BYTES, open_dataset
+from airflow_provider_lance.protocol.decoding import without_credentials
 from airflow_provider_lance.protocol.lance_errors import named_panics
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -24,12 +23,10 @@ __all__ = [
     "sparkline",
     "unmet",
     "unread",
-    "without_credentials",
 ]
 
 _SKEW_SECONDS = 5.0
 """What two clocks may differ by: NTP keeps them within milliseconds, a busy host within seconds."""
-_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+:[^/@\s]+@")
 _UNITS = (("days", 86_400), ("h", 3600), ("min", 60))
 
 
@@ -178,8 +175,3 @@ def _parsed(moment: str | None) -> datetime | None:
     except ValueError:
         return None
     return then if then.tzinfo else then.replace(tzinfo=UTC)
-
-
-def without_credentials(text: str) -> str:
-    """Return a text whose URIs have lost what stands before an ``@``, such as ``KEY:SECRET``."""
-    return _CREDENTIALS.sub("", text)

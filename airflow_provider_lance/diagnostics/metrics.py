@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from airflow_provider_lance.diagnostics.check import CheckReport
 from airflow_provider_lance.diagnostics.findings import Code, Finding
-from airflow_provider_lance.diagnostics.formatting import without_credentials
 from airflow_provider_lance.diagnostics.status import Status
+from airflow_provider_lance.protocol.decoding import without_credentials
 from airflow_provider_lance.protocol.model import OwnerState
 
 __all__ = ["METRICS", "Metric", "Sample", "samples"]

@@ -263,8 +263,8 @@ def _read(connection: Connection) -> Store:
     base = extra.get("base_uri") or None
     if base is not None and not (isinstance(base, str) and is_absolute(base)):
         raise SpecError(
-            f"{who}: base_uri must be an absolute path or a URI, such as 's3://bucket/warehouse' "
-            f"or '/data/lance', got {shown(base)}"
+            f"{who}: base_uri must be an absolute path, such as '/data/lance', or a URI without "
+            f"credentials, such as 's3://bucket/warehouse', got {shown(base)}"
         )
     root = extra.get("checkpoint_root") or None
     try:

@@ -12,7 +12,6 @@ from airflow.sdk import BaseNotifier
 
 from airflow_provider_lance.compat import redact
 from airflow_provider_lance.diagnostics.check import CheckReport, check
-from airflow_provider_lance.diagnostics.formatting import without_credentials
 from airflow_provider_lance.hooks.lance import LanceHook
 from airflow_provider_lance.notifications.templates import (
     Alert,
@@ -20,6 +19,7 @@ from airflow_provider_lance.notifications.templates import (
     slack_blocks,
     webhook_document,
 )
+from airflow_provider_lance.protocol.decoding import without_credentials
 from airflow_provider_lance.triggers.threads import Pool, in_thread
 
 if TYPE_CHECKING:

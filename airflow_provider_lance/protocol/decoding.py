@@ -35,6 +35,7 @@ __all__ = [
     "truth",
     "whole",
     "whole_text",
+    "without_credentials",
 ]
 
 Reader = Callable[[Any], Any]
@@ -44,16 +45,22 @@ LARGEST = 2**63 - 1
 
 _ABSENT = object()
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+:[^/@\s]+@")
 _SHOWN = 80
 
 
 def shown(value: object, most: int = _SHOWN) -> str:
     """Return a value as a message quotes it: on one line, and truncated if it is long."""
     try:
-        text = repr(value)
+        text = without_credentials(repr(value))
     except Exception:  # such as an int of 5,000 digits, or lists 5,000 deep
         return f"a {type(value).__name__} that cannot be shown"
     return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
+
+
+def without_credentials(text: str) -> str:
+    """Return a text whose URIs have lost what stands before an ``@``, such as ``KEY:SECRET``."""
+    return _CREDENTIALS.sub("", text)
 
 
 def json_value(text: object) -> Any:

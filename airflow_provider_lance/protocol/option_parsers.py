@@ -21,6 +21,7 @@ from airflow_provider_lance.protocol.decoding import (
     LARGEST,
     plain_text,
     shown,
+    without_credentials,
 )
 from airflow_provider_lance.protocol.model import OutputMode
 
@@ -132,6 +133,11 @@ def location(value: Any) -> str:
         scheme, host, path = found[1].lower(), found[2] or "", found[3] or ""
     if scheme == "file" and host:
         raise ValueError(f"a path of this host: write 'file:///{host}{path}', with three slashes")
+    if without_credentials(place) != place:
+        raise ValueError(
+            "a URI without credentials, which logs would show: put them into the connection or the "
+            "storage options"
+        )
     if not _is_host(host):
         raise ValueError(f"a URI with a bucket or host that can be read, not {shown(host)}")
     if not path.strip("/") or (scheme in _BUCKETS and not host):
@@ -147,8 +153,11 @@ def _is_host(host: str) -> bool:
 
 
 def is_absolute(place: str) -> bool:
-    """Return whether a place is an absolute path or a URI; a bucket without a folder counts."""
-    if _CONTROL.search(place):
+    """Return whether a place is an absolute path or a URI without credentials.
+
+    A bucket without a folder counts.
+    """
+    if _CONTROL.search(place) or without_credentials(place) != place:
         return False
     found = _URI.fullmatch(place)
     return place.startswith("/") or bool(found and (found[2] or (found[3] or "").strip("/")))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -317,6 +318,20 @@ def test_the_extra_of_a_connection_is_read_strictly(extra: str) -> None:
 def test_a_uri_that_names_no_place_is_refused_by_the_hook(uri: str) -> None:
     with pytest.raises(SpecError, match=f"got {re.escape(repr(uri))}"):
         LanceHook(None).resolve(uri)
+
+
+def test_a_uri_with_credentials_is_refused_and_they_are_not_shown() -> None:
+    uri = "s3://KEY:SECRET@bucket/x"
+    readers: list[Callable[[], object]] = [
+        lambda: SinkOptions.parse(SINK | {"uri": uri}),
+        lambda: LanceHook(None).resolve(uri),
+        lambda: hook(json.dumps({"base_uri": uri})).store,
+    ]
+    for read in readers:
+        with pytest.raises(SpecError, match="a URI without credentials") as caught:
+            read()
+        assert "s3://bucket/x" in str(caught.value) or "connection" in str(caught.value)
+        assert "SECRET" not in str(caught.value)
 
 
 class Report:
