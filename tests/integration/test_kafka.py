@@ -235,7 +235,11 @@ def test_a_topic_created_again_while_an_epoch_is_read_is_refused(
         {"call": "add", "topic": topic.name, "first": 100, "count": 30},
     ]
     planned = str(tmp_path / "checkpoint-orders" / "offsets" / "1")
-    replaced(session.call("run_during", spec=spec, path=planned, calls=again), topic)
+    summary = session.call("run_during", spec=spec, path=planned, calls=again)
+    if summary["error"] != "SourceDataLossError":  # Spark asked between the two topics
+        replaced(summary, topic)
+    assert topic.values() == list(range(10))
+    replaced(topic.run(), topic)  # in either case, the next start sees it
     assert topic.values() == list(range(10))
 
 
