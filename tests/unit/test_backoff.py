@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from airflow_provider_lance.protocol import backoff
@@ -10,8 +12,8 @@ from airflow_provider_lance.protocol.backoff import Backoff
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Note how long each wait would be, at the longest that the jitter allows."""
     waits: list[float] = []
-    monkeypatch.setattr(backoff.time, "sleep", waits.append)
-    monkeypatch.setattr(backoff.random, "uniform", lambda low, high: high)
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setattr(backoff, "random", SimpleNamespace(uniform=lambda low, high: high))
     return waits
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,7 +58,8 @@ def test_an_append_that_was_preempted_is_sent_again_from_the_newest_version(
         return counted(port, change, properties)
 
     monkeypatch.setattr(LanceDatasetPort, "commit", preempted)
-    monkeypatch.setattr(backoff.time, "sleep", lambda seconds: others(world, 30))
+    waits = SimpleNamespace(sleep=lambda seconds: others(world, 30))
+    monkeypatch.setattr(backoff, "time", waits)  # not time.sleep: other tests' threads sleep too
     driver.step()
     assert behind[1:] == [0], "however much others committed while it waited"
     assert len(world.rows()) == 6

@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lance
@@ -212,7 +213,7 @@ def test_steps_that_the_deadline_left_are_said_so(
 ) -> None:
     uri = neglected(tmp_path)
     times = iter([0.0, 0.0, 0.0])
-    monkeypatch.setattr(module.time, "monotonic", lambda: next(times, 100.0))
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(times, 100.0)))
     report = run(uri, deadline=50, olderThan=0)
     assert "the deadline of 50 s is over" in report.skipped["cleanup"]
     monkeypatch.undo()
