@@ -16,10 +16,11 @@ from urllib.parse import unquote
 
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
-from airflow_provider_lance.protocol.checkpoint_files import COMPACT, log_offset
+from airflow_provider_lance.protocol.checkpoint_files import log_offset
 from airflow_provider_lance.protocol.dataset import LOOK_CACHE_BYTES, open_dataset
 from airflow_provider_lance.protocol.decoding import json_value
 from airflow_provider_lance.protocol.files import Entry, Files, open_files
+from airflow_provider_lance.protocol.offset_notes import COMPACT
 from airflow_provider_lance.protocol.source_offset import NOT_BEGUN, SourceOffset
 from airflow_provider_lance.source.columns import SourceColumns
 from airflow_provider_lance.source.options import SourceOptions

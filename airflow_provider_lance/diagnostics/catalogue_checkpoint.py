@@ -85,7 +85,11 @@ _UNREADABLE = "The checkpoint {location} cannot be read from here: {reason}."
 _CORRUPT = "Spark cannot start query {query} from the checkpoint at {location}: {files}."
 _CHANGED = (
     "The checkpoint at {location} says in {files} that epoch {epoch} of query {query} ends "
-    "elsewhere than its commit in {uri} says."
+    "elsewhere than its commit in {uri} or its driver's note says."
+)
+_OTHER_FILES = (
+    "The checkpoint at {location} lists in {files} other files than epoch {epoch} of query {query} "
+    "read, as its driver's note says."
 )
 _OVERWRITTEN = (
     "Another driver wrote the file when it woke up, or it was edited or restored. Spark would skip "
@@ -190,11 +194,22 @@ class CheckpointCase(Case):
     ENDS_CHANGED = (
         Code.CHECKPOINT_CHANGED,
         _CHANGED,
-        _OVERWRITTEN + "The commit has the end offsets.",
+        _OVERWRITTEN + "What the driver recorded is known.",
     )
     ENDS_CHANGED_BY_DIGEST = (
         Code.CHECKPOINT_CHANGED,
         _CHANGED,
-        f"{_OVERWRITTEN}The commit has only the digest of the end offsets, which are too long to "
-        "be kept.",
+        f"{_OVERWRITTEN}Only the digest of the end offsets was recorded, which are too long to be "
+        "kept.",
+    )
+    ENTRIES_CHANGED = (
+        Code.CHECKPOINT_CHANGED,
+        _OTHER_FILES,
+        _OVERWRITTEN + "What the driver recorded is known.",
+    )
+    ENTRIES_CHANGED_BY_DIGEST = (
+        Code.CHECKPOINT_CHANGED,
+        _OTHER_FILES,
+        f"{_OVERWRITTEN}Only the digest of the list was recorded, or Spark has compacted the "
+        "entry.",
     )

@@ -211,7 +211,7 @@ def _checkpoint(
     if files is None:
         return None, problem, False, False
     try:
-        seen = read_checkpoint(location, files, with_ends=True)
+        seen = read_checkpoint(location, files, with_ends=True).with_changed_entries()
     except CheckpointCorruptError as error:
         return None, str(error), True, False
     except StorageUnavailableError as error:

@@ -23,7 +23,7 @@ from airflow_provider_lance.diagnostics.steps_checkpoint import (
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import Corruption
 from airflow_provider_lance.protocol.model import NO_EPOCH, EpochStamp
-from airflow_provider_lance.protocol.proof import changed_ends, lost_epochs
+from airflow_provider_lance.protocol.proof import changed_ends, changed_files, lost_epochs
 from airflow_provider_lance.supervision.liveness import DriverObservation
 
 __all__ = ["checkpoint_rules"]
@@ -303,25 +303,43 @@ def _corrupt(evidence: Evidence, found: Corruption) -> Finding:
 
 
 def _changed(evidence: Evidence) -> Iterator[Finding]:
-    """Yield epochs whose end differs between the checkpoint and their commits."""
+    """Yield what Spark's own logs say otherwise than the epochs' commits and notes."""
     seen = evidence.own_checkpoint
-    changed = changed_ends(seen, evidence.state, evidence.watermark) if seen else {}
-    if seen is None or not changed:
+    if seen is None:
         return
-    epochs = sorted(changed)
-    known = all(ends.lines is not None for ends in changed.values())
-    yield finding(
-        CheckpointCase.ENDS_CHANGED if known else CheckpointCase.ENDS_CHANGED_BY_DIGEST,
-        {
-            **checkpoint_values(evidence),
-            "checkpointEnds": {str(epoch): list(seen.ends[epoch]) for epoch in epochs},
-            "committedEnds": {
-                str(epoch): list(changed[epoch].lines or (changed[epoch].digest,))
-                for epoch in epochs
+    changed = changed_ends(seen, evidence.state, evidence.watermark)
+    entries = changed_files(seen, evidence.watermark)
+    known = all(each.lines is not None for each in (*changed.values(), *entries.values()))
+    if changed:
+        epochs = sorted(changed)
+        case = CheckpointCase.ENDS_CHANGED if known else CheckpointCase.ENDS_CHANGED_BY_DIGEST
+        yield finding(
+            case,
+            {
+                **checkpoint_values(evidence),
+                "checkpointEnds": {str(epoch): list(seen.ends[epoch]) for epoch in epochs},
+                "committedEnds": {
+                    str(epoch): list(changed[epoch].lines or (changed[epoch].digest,))
+                    for epoch in epochs
+                },
             },
-        },
-        corrupt_files(evidence, known),
-        files=" and ".join(f"offsets/{epoch}" for epoch in epochs),
-        epoch=epochs[-1],
-        of=evidence,
-    )
+            corrupt_files(evidence, known),
+            files=" and ".join(f"offsets/{epoch}" for epoch in epochs),
+            epoch=epochs[-1],
+            of=evidence,
+        )
+    elif entries:
+        case = CheckpointCase.ENTRIES_CHANGED if known else CheckpointCase.ENTRIES_CHANGED_BY_DIGEST
+        yield finding(
+            case,
+            {
+                **checkpoint_values(evidence),
+                "filesRead": {
+                    path: list(read.lines or (read.digest,)) for path, read in entries.items()
+                },
+            },
+            corrupt_files(evidence, known),
+            files=" and ".join(sorted(entries)),
+            epoch=max(seen.changed_entries),
+            of=evidence,
+        )

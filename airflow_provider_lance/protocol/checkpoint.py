@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from airflow_provider_lance.exceptions import (
@@ -22,7 +22,13 @@ from airflow_provider_lance.exceptions import (
     LanceStreamError,
 )
 from airflow_provider_lance.protocol.files import Files
-from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.protocol.model import NO_EPOCH, EndOffsets
+from airflow_provider_lance.protocol.offset_notes import (
+    OffsetNote,
+    OffsetNotes,
+    changed_entries,
+    local_folder,
+)
 
 __all__ = [
     "TOPIC_IDS",
@@ -56,7 +62,8 @@ class Checkpoint:
 
     ``planned_at`` is when the epoch in flight was planned, ISO 8601 in UTC; ``None`` when no epoch
     is in flight, or when its file does not say. ``ends`` holds the end offsets of the newest two
-    planned epochs, from which Spark continues, where they were read.
+    planned epochs, from which Spark continues, where they were read, and ``notes`` what the drivers
+    noted of these. ``changed_entries`` is known after :meth:`with_changed_entries` only.
     """
 
     location: str
@@ -65,11 +72,24 @@ class Checkpoint:
     committed: int = NO_EPOCH
     planned_at: str | None = None
     ends: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    notes: Mapping[int, OffsetNote] = field(default_factory=dict)
+    changed_entries: Mapping[int, Mapping[str, EndOffsets]] = field(default_factory=dict)
 
     @property
     def in_flight(self) -> int | None:
         """Return the epoch that is planned and not known to be done: the only one in doubt."""
         return self.planned if self.planned > self.committed else None
+
+    def with_changed_entries(self) -> Checkpoint:
+        """Return this with the entries of file sources' logs that are not what the epochs read.
+
+        Reads the notes, at most 100, and these logs; on a local disk only, where notes are.
+
+        :raises StorageUnavailableError: a file cannot be read.
+        """
+        folder = local_folder(self.location)
+        found = changed_entries(OffsetNotes(folder)) if folder else {}
+        return replace(self, changed_entries=found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +113,8 @@ class OffsetLog:
 def read_checkpoint(location: str, files: Files, *, with_ends: bool = False) -> Checkpoint:
     """Read a checkpoint's state: two lists and a small read; one more with an epoch in flight.
 
-    :param with_ends: read the end offsets of the newest two planned epochs too, two small reads.
+    :param with_ends: read the end offsets and notes of the newest two planned epochs too, two small
+        reads; two more on a local disk.
 
     :raises CheckpointCorruptError: `metadata` is there and no id can be read from it.
     :raises StorageUnavailableError: the store did not answer or refused.
@@ -105,7 +126,17 @@ def read_checkpoint(location: str, files: Files, *, with_ends: bool = False) -> 
     planned_at = _planned_at(files, planned) if planned > committed else None
     newest = (planned, planned - 1) if with_ends else ()
     ends = {epoch: lines for epoch in newest if (lines := _ends(files, epoch))}
-    return Checkpoint(location, _identity(location, files), planned, committed, planned_at, ends)
+    notes = _notes(location, newest)
+    identity = _identity(location, files)
+    return Checkpoint(location, identity, planned, committed, planned_at, ends, notes)
+
+
+def _notes(location: str, epochs: tuple[int, ...]) -> dict[int, OffsetNote]:
+    folder = local_folder(location)
+    if folder is None:
+        return {}
+    notes = OffsetNotes(folder)
+    return {epoch: note for epoch in epochs if (note := notes.read(epoch)) is not None}
 
 
 def _ends(files: Files, epoch_id: int) -> tuple[str, ...] | None:

@@ -19,7 +19,6 @@ from airflow_provider_lance.protocol.checkpoint import (
     epoch_of,
 )
 from airflow_provider_lance.protocol.checkpoint_files import (
-    COMPACT,
     CheckpointReader,
     CorruptFile,
     find_corrupt,
@@ -29,6 +28,7 @@ from airflow_provider_lance.protocol.codec import query_ids
 from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.protocol.offset_notes import COMPACT
 from airflow_provider_lance.protocol.port import DatasetPort
 
 __all__ = ["WAYS_OUT", "Corruption", "assess", "corrupt_error", "refuse_corrupt"]

@@ -24,9 +24,9 @@ from airflow_provider_lance.protocol.checkpoint import (
 )
 from airflow_provider_lance.protocol.files import Files
 from airflow_provider_lance.protocol.model import NO_EPOCH
+from airflow_provider_lance.protocol.offset_notes import COMPACT
 
 __all__ = [
-    "COMPACT",
     "CheckpointReader",
     "CorruptFile",
     "checksum_path",
@@ -34,7 +34,6 @@ __all__ = [
     "log_offset",
 ]
 
-COMPACT = ".compact"
 _CHECKSUM_MAGIC = b"crc\0"
 _DISAGREES = "its checksum file disagrees with it"
 _LOG_OFFSET = re.compile(r'\{"logOffset":(-?\d{1,18})\}')

@@ -1,4 +1,4 @@
-"""End offsets on disk: how an epoch's commit and a fold record where the epoch ends."""
+"""End offsets on disk: how a commit, a fold and a note record where an epoch ends."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from typing import Any
 from airflow_provider_lance.protocol.decoding import json_object, json_value, plain_text, whole
 from airflow_provider_lance.protocol.model import DoneEpoch, EndOffsets
 
-__all__ = ["encode_done", "encode_ends", "hexadecimal", "read_done", "read_ends"]
+__all__ = [
+    "encode_done",
+    "encode_ends",
+    "ends_of_json",
+    "ends_to_json",
+    "hexadecimal",
+    "read_done",
+    "read_ends",
+]
 
 _DIGEST, _LINES, _OPTIONS = "endOffsetsDigest", "endOffsets", "digest"
 
 
 def encode_done(done: DoneEpoch) -> str:
     """Return the JSON kept under ``lastDone.<queryId>``."""
-    record: dict[str, Any] = {"epoch": done.epoch_id}
-    if done.ends is not None:
-        record[_DIGEST] = done.ends.digest
-        if done.ends.lines is not None:
-            record[_LINES] = list(done.ends.lines)
+    record: dict[str, Any] = {"epoch": done.epoch_id, **ends_to_json(done.ends)}
     if done.digest:
         record[_OPTIONS] = done.digest
     return json.dumps(record, separators=(",", ":"))
@@ -34,11 +38,27 @@ def read_done(text: object) -> DoneEpoch:
     record = json_object(text)
     try:
         epoch_id = whole(record.get("epoch"))
-        ends = _joined(record.get(_DIGEST), record.get(_LINES))
+        ends = ends_of_json(record)
         digest = hexadecimal(record[_OPTIONS], _OPTIONS) if _OPTIONS in record else ""
         return DoneEpoch(epoch_id, ends, digest)
     except ValueError as error:
         raise ValueError(f"an epoch that is done ({error})") from None
+
+
+def ends_to_json(ends: EndOffsets | None) -> dict[str, Any]:
+    """Return the fields of a JSON object that record where an epoch ends; empty if unknown."""
+    if ends is None:
+        return {}
+    lines = {} if ends.lines is None else {_LINES: list(ends.lines)}
+    return {_DIGEST: ends.digest, **lines}
+
+
+def ends_of_json(record: Mapping[str, Any]) -> EndOffsets | None:
+    """Read what :func:`ends_to_json` made.
+
+    :raises ValueError: a value has another form; see :mod:`.decoding`.
+    """
+    return _joined(record.get(_DIGEST), record.get(_LINES))
 
 
 def encode_ends(ends: EndOffsets | None) -> dict[str, str]:

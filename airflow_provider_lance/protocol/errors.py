@@ -12,7 +12,8 @@ from airflow_provider_lance.protocol.checkpoint import Checkpoint
 from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.model import NO_EPOCH, QueryState, Watermark
-from airflow_provider_lance.protocol.proof import changed_epoch, lost_epochs
+from airflow_provider_lance.protocol.offset_notes import NOTES
+from airflow_provider_lance.protocol.proof import changed_ends, changed_files, lost_epochs
 from airflow_provider_lance.protocol.watermark import known_done
 
 __all__ = ["refuse"]
@@ -85,19 +86,31 @@ def refuse(
                 "onCheckpointChange=newGeneration to continue from where the checkpoint stands"
             )
         case Decision.CHECKPOINT_CHANGED:
-            raise CheckpointMismatchError(
-                f"the checkpoint at {checkpoint.location} says that epoch "
-                f"{changed_epoch(checkpoint, state, watermark)} of query {query!r} ends elsewhere "
-                f"than its commit in {uri} says. Its `offsets` file was written by another driver, "
-                "edited or restored: Spark would skip rows, or read rows again. Type lance-stream "
-                "check, which says how to repair it"
-            )
+            raise _changed(uri, state, checkpoint, watermark)
         case Decision.DATASET_RESTORED:
             raise _restored(uri, state, checkpoint, watermark)
         case Decision.HISTORY_GAP:
             raise _gap(uri, state, checkpoint, watermark)
         case Decision.FULL_COMMIT | Decision.SKIP_REPLAY | Decision.RECOVERY_TXN2_ONLY:
             return
+
+
+def _changed(
+    uri: str, state: QueryState, checkpoint: Checkpoint, watermark: Watermark
+) -> CheckpointMismatchError:
+    epochs = changed_ends(checkpoint, state, watermark)
+    entries = changed_files(checkpoint, watermark)
+    if epochs:
+        what, file = f"epoch {max(epochs)} of query {state.query_id!r} ends elsewhere", "`offsets`"
+    else:
+        what = f"query {state.query_id!r} read other files as {' and '.join(sorted(entries))}"
+        file = "`sources`"
+    return CheckpointMismatchError(
+        f"the checkpoint at {checkpoint.location} says that {what} than its driver recorded in "
+        f"{uri} or in {NOTES} of the checkpoint. Its {file} file was written by another driver, "
+        "edited or restored: Spark would skip rows, or read rows again. Type lance-stream check, "
+        "which says how to repair it"
+    )
 
 
 def _restored(

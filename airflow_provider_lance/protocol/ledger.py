@@ -26,7 +26,8 @@ from airflow_provider_lance.protocol.model import (
 from airflow_provider_lance.protocol.port import DatasetPort
 from airflow_provider_lance.protocol.proof import (
     answered,
-    changed_epoch,
+    changed_ends,
+    changed_files,
     done_by_spark,
     lost_epochs,
     sighting,
@@ -81,7 +82,10 @@ class Ledger:
         state, policy = self.chain.state, self._policy
         if watermark.missing_above:
             self._hear(state.owner)
-        self._changed = changed_epoch(self._checkpoint, state, watermark) is not None
+        self._changed = bool(
+            changed_ends(self._checkpoint, state, watermark)
+            or changed_files(self._checkpoint, watermark)
+        )
         self.watermark = answered(
             self._checkpoint, state, watermark, policy.on_restore, policy.on_history_gap
         )
@@ -114,7 +118,7 @@ class Ledger:
             self._reported = max(self._reported, self._heard(owner.driver))
 
     def _look_again(self) -> Checkpoint:
-        return replace(self.look(), id=self._checkpoint.id)
+        return replace(self.look().with_changed_entries(), id=self._checkpoint.id)
 
     def _folded_by_others(self) -> bool:
         """Reopen; return whether another driver folded since: cleanup folds before it removes."""

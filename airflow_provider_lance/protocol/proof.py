@@ -19,7 +19,7 @@ from airflow_provider_lance.protocol.watermark import known_done, newest_done
 __all__ = [
     "answered",
     "changed_ends",
-    "changed_epoch",
+    "changed_files",
     "done_by_spark",
     "epoch_in_doubt",
     "lost_epochs",
@@ -80,28 +80,41 @@ def lost_epochs(watermark: Watermark, state: QueryState, spark_done: int) -> tup
     return (min(lost), max(lost)) if lost else None
 
 
-def changed_epoch(checkpoint: Checkpoint, state: QueryState, watermark: Watermark) -> int | None:
-    """Return the newest epoch of :func:`changed_ends`, ``None`` if there is none."""
-    return max(changed_ends(checkpoint, state, watermark), default=None)
-
-
 def changed_ends(
     checkpoint: Checkpoint, state: QueryState, watermark: Watermark
 ) -> dict[int, EndOffsets]:
-    """Return the epochs whose end differs between checkpoint and dataset.
+    """Return the epochs whose end in Spark's log is not where they ended.
 
-    Each comes with the end that the dataset knows: from the epoch's own commit, or from the last
-    fold.
+    Each comes with the end that is known otherwise: from the epoch's own commit, from the last
+    fold, or from the note of the driver that planned it, which also covers an epoch without rows.
     """
     known = {stamp.epoch_id: stamp.ends for stamp in watermark.stamps}
     if state.done:
         known.setdefault(state.done.epoch_id, state.done.ends)
+    for epoch_id, note in checkpoint.notes.items():
+        if _is_done(epoch_id, checkpoint, watermark):
+            known.setdefault(epoch_id, note.ends)
     changed = {}
     for epoch_id, lines in checkpoint.ends.items():
         ends = known.get(epoch_id)
         if ends is not None and ends.digest != EndOffsets.of(lines).digest:
             changed[epoch_id] = ends
     return changed
+
+
+def changed_files(checkpoint: Checkpoint, watermark: Watermark) -> dict[str, EndOffsets]:
+    """Return the entries of file sources' logs that are not what done epochs read, by path."""
+    return {
+        path: read
+        for epoch_id, entries in checkpoint.changed_entries.items()
+        if _is_done(epoch_id, checkpoint, watermark)
+        for path, read in entries.items()
+    }
+
+
+def _is_done(epoch_id: int, checkpoint: Checkpoint, watermark: Watermark) -> bool:
+    """Return whether an epoch is not planned again; one that is may be planned otherwise."""
+    return epoch_id <= max(checkpoint.committed, watermark.epoch)
 
 
 def epoch_in_doubt(checkpoint: Checkpoint, state: QueryState, watermark: Watermark) -> int | None:

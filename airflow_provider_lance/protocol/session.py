@@ -194,6 +194,18 @@ class DriverSession:
         """
         self._ownership.claim(epoch_id)
 
+    def contend(self, epoch_id: int) -> None:
+        """Own the query, after another driver has planned this epoch otherwise.
+
+        :raises FencedError: another driver owns the query, or Spark's log has the epoch as done.
+        :raises TerminalError, TransientError: as :meth:`claim`.
+        """
+        self._ledger.refuse_overtaken(epoch_id)
+        if self.owner is None:
+            self.claim(epoch_id)
+        else:
+            self.confirm()
+
     # --------------------------------------------------------------------------------- side tables
 
     def beside(self, port: DatasetPort, *, answers: bool = False) -> DriverSession:

@@ -203,7 +203,8 @@ class Preconditions:
         :raises CheckpointCorruptError: its id cannot be read.
         :raises StorageUnavailableError: the store did not answer or refused.
         """
-        return read_checkpoint(location, open_files(location, self._storage), with_ends=True)
+        files = open_files(location, self._storage)
+        return read_checkpoint(location, files, with_ends=True).with_changed_entries()
 
     def recorded_checkpoint(self, location: str, watermark: Watermark) -> Checkpoint:
         """Read the checkpoint that the watermark belongs to: only it can bridge a gap.

@@ -1,7 +1,7 @@
 """Repair checkpoint files where the protocol proves what is right.
 
-Corrupt files are set aside if Spark can do without them. An offset file that differs from its
-epoch's commit is written again from the commit.
+Corrupt files are set aside if Spark can do without them. A file of Spark's logs that is not what
+its epoch read is written again from the epoch's commit or note.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from airflow_provider_lance.protocol.checkpoint_files import checksum_path
 from airflow_provider_lance.protocol.files import ArrowFiles, Files, open_files
 from airflow_provider_lance.protocol.model import EndOffsets
 from airflow_provider_lance.protocol.port import DatasetPort
-from airflow_provider_lance.protocol.proof import changed_ends
+from airflow_provider_lance.protocol.proof import changed_ends, changed_files
 from airflow_provider_lance.protocol.watermark import known_done
 from airflow_provider_lance.repair.force_release import force_release
 from airflow_provider_lance.repair.preconditions import Preconditions, RepairOptions
@@ -47,8 +47,8 @@ def set_files_aside(
 ) -> RepairResult:
     """Move files of a query's checkpoint into its folder `set-aside`; none is deleted.
 
-    These are corrupt files, and offset files whose end differs from their epochs' commits; those
-    are written again from the commits.
+    These are corrupt files, and files of Spark's logs that are not what their epochs read; those
+    are written again from what the drivers recorded.
 
     The query is claimed and released first: an epoch that a paused driver planned with one of these
     files can then no longer land, whatever is planned in its place.
@@ -84,7 +84,13 @@ def set_files_aside(
         raise preconditions.gap_error(watermark, in_doubt)
     epoch = max(watermark.epoch, checkpoint.committed) if watermark.missing else watermark.epoch
     done = max(epoch, checkpoint.committed, known_done(state))
-    rewrite = plan_rewrite(files, checkpoint, changed_ends(checkpoint, state, watermark), done)
+    rewrite = plan_rewrite(
+        files,
+        checkpoint,
+        changed_ends(checkpoint, state, watermark),
+        changed_files(checkpoint, watermark),
+        done,
+    )
     found = None if rewrite else assess(files, checkpoint, epoch)
     repaired = RepairResult(
         action=Action.FILES,
@@ -113,7 +119,7 @@ def set_files_aside(
     if rewrite:
         paths, checkpoint = rewrite.kept, rewrite.checkpoint
         what = f"{', '.join(rewrite.after)} written again"
-        reason = "with the end offsets that the commits have; the old files are kept"
+        reason = "with what the drivers recorded of these epochs; the old files are kept"
         if rewrite.set_aside:
             reason += f". {', '.join(rewrite.set_aside)} set aside: not done, and planned again"
     elif found:
@@ -167,7 +173,7 @@ _LINE_END = re.compile(b"\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Offset files that get the content ``after`` instead of ``before``.
+    """Files of Spark's logs that get the content ``after`` instead of ``before``.
 
     ``set_aside`` are offset files of later epochs that are not done. They may begin where the
     changed ones ended, so Spark plans them again. ``checkpoint`` is the state afterwards.
@@ -204,29 +210,38 @@ class Rewrite:
 
 
 def plan_rewrite(
-    files: Files, checkpoint: Checkpoint, changed: Mapping[int, EndOffsets], done: int
+    files: Files,
+    checkpoint: Checkpoint,
+    changed: Mapping[int, EndOffsets],
+    entries: Mapping[str, EndOffsets],
+    done: int,
 ) -> Rewrite | None:
     """Plan the changes that make a checkpoint agree with the dataset; ``None`` if it does.
 
     :param changed: the epochs whose files disagree, see
         :func:`~airflow_provider_lance.protocol.proof.changed_ends`.
+    :param entries: the entries of file sources' logs that disagree, see
+        :func:`~airflow_provider_lance.protocol.proof.changed_files`.
     :param done: the newest epoch that is in the dataset or in Spark's commit log.
     :raises CheckpointMismatchError: the dataset does not have the end offsets, or they are those of
         other sources.
     """
-    if not changed:
+    if not changed and not entries:
         return None
     before = {f"offsets/{epoch}": files.read(f"offsets/{epoch}") or b"" for epoch in changed}
     after = {
         f"offsets/{epoch}": _content(checkpoint, epoch, before[f"offsets/{epoch}"], ends)
         for epoch, ends in sorted(changed.items(), reverse=True)
     }
+    before |= {path: files.read(path) or b"" for path in entries}
+    after |= {path: _entry(checkpoint, path, read) for path, read in sorted(entries.items())}
     epochs = sorted(each for name in files.names("offsets") if (each := epoch_of(name)) is not None)
     later = [epoch for epoch in reversed(epochs) if epoch > done]
     aside = tuple(f"offsets/{epoch}" for epoch in later)
     before |= {path: files.read(path) or b"" for path in aside}
     lines = {epoch: ends.lines for epoch, ends in changed.items() if ends.lines is not None}
-    return Rewrite(before, after, aside, replace(checkpoint, ends={**checkpoint.ends, **lines}))
+    mended = replace(checkpoint, ends={**checkpoint.ends, **lines}, changed_entries={})
+    return Rewrite(before, after, aside, mended)
 
 
 def _content(checkpoint: Checkpoint, epoch: int, content: bytes, ends: EndOffsets) -> bytes:
@@ -249,6 +264,18 @@ def _content(checkpoint: Checkpoint, epoch: int, content: bytes, ends: EndOffset
             "Restore the file from a copy of the checkpoint"
         )
     return text.encode()
+
+
+def _entry(checkpoint: Checkpoint, path: str, read: EndOffsets) -> bytes:
+    """Return the content of an entry of a file source's log."""
+    if read.lines is None:
+        raise CheckpointMismatchError(
+            f"{path} of the checkpoint at {checkpoint.location} does not list the files that its "
+            "epoch read, and their list is too long to be kept, or Spark has compacted the entry. "
+            "Restore the file from a copy of the checkpoint, or start again with an empty one: "
+            "lance-stream check prints the command"
+        )
+    return "\n".join(["v1", *read.lines]).encode()
 
 
 def _parsed(content: bytes) -> OffsetLog | None:

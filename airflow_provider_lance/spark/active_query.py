@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import VOID_OFFSET, read_checkpoint
+from airflow_provider_lance.protocol.checkpoint_files import log_offset
 from airflow_provider_lance.spark.compat import OTHER_INTERNALS, offsets_of, source_names
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spec.sink_options import SinkOptions
@@ -72,6 +73,51 @@ class ActiveQuery:
             )
         except OTHER_INTERNALS:
             return None
+
+    def entries(self, epoch_id: int) -> dict[str, range]:
+        """Return the entries of file sources' logs that the epoch in progress reads.
+
+        By the source's folder in the checkpoint: ``{"sources/0": range(12, 13)}``. Empty if no
+        source has such a log, or nothing of it is new.
+        """
+        ends = self._sources_of(self.end_offsets(epoch_id))
+        if not ends:
+            return {}
+        starts = self._sources_of(self._lines(epoch_id, "startOffsets"))
+        found = {
+            f"sources/{source}": range(starts.get(source, -1) + 1, end + 1)
+            for source, end in ends.items()
+        }
+        return {folder: numbers for folder, numbers in found.items() if numbers}
+
+    def files_read(self) -> set[str] | None:
+        """Return the files that streaming file sources read in the epoch in progress.
+
+        As Spark writes them into its log: ``file:///data/a%20b.json``. ``None`` if Spark has other
+        internals.
+        """
+        try:
+            leaves = self._execution.lastExecution().analyzed().collectLeaves()
+            found = set[str]()
+            for place in range(leaves.size()):
+                leaf = leaves.apply(place)
+                if leaf.isStreaming() and leaf.getClass().getSimpleName() == "LogicalRelation":
+                    found.update(map(str, leaf.relation().location().inputFiles()))
+        except OTHER_INTERNALS:
+            return None
+        return found
+
+    def _sources_of(self, lines: tuple[str, ...] | None) -> dict[str, int]:
+        """Return the newest entry of each file source's log, of lines of the offset log."""
+        found = {}
+        for place, line in enumerate(lines or ()):
+            name, entry = str(place), log_offset(line)
+            if entry is None:  # it may begin with the source's name
+                name, _, offset = line.partition(":")
+                entry = log_offset(offset)
+            if entry is not None:
+                found[name] = entry
+        return found
 
     def _lines(self, epoch_id: int, which: str) -> tuple[str, ...] | None:
         try:

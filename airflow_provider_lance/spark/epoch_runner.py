@@ -23,6 +23,7 @@ from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.history import sequence_of, versions_of
 from airflow_provider_lance.spark.kafka import KafkaTopics
+from airflow_provider_lance.spark.note_taker import NoteTaker
 from airflow_provider_lance.spark.ordered_task import TRUNCATE_FLAG
 from airflow_provider_lance.spark.quarantine import commit_aside, origin_of
 from airflow_provider_lance.spark.run_metrics import EpochReport
@@ -57,6 +58,7 @@ class EpochRunner:
         query: ActiveQuery | None,
         compaction: AutoCompaction,
         topics: KafkaTopics | None,
+        notes: NoteTaker | None,
     ) -> None:
         """Store the arguments; no I/O.
 
@@ -65,9 +67,10 @@ class EpochRunner:
         :param query: Spark's memory of the query, which knows where an epoch ends.
         :param compaction: gives way to an epoch that must see all other commits.
         :param topics: what the query reads from Kafka.
+        :param notes: notes what Spark planned, where Spark's log may be replaced.
         """
         self._options, self._session, self._schema = options, session, schema
-        self._topics = topics
+        self._topics, self._notes = topics, notes
         self._sides = sides
         self._query, self._compaction = query, compaction
         task, order = _task(options, schema, run_id), order_of(options)
@@ -90,11 +93,13 @@ class EpochRunner:
 
         :raises LanceStreamError: see :meth:`.EpochWriter.write` and :meth:`.EpochPlan.commit`.
         """
-        plan = self._session.begin(epoch_id)
+        plan, ends = self._session.begin(epoch_id), self._ends(epoch_id)
+        if self._notes and ends and not self._notes.note(epoch_id, ends):
+            plan = self._session.begin(epoch_id)
         if plan.decision is Decision.FULL_COMMIT:
             self._fit(df, plan)
         if plan.decision is Decision.FULL_COMMIT:
-            return self._until_compared(df, plan)
+            return self._until_compared(df, plan, ends)
         # Computed and discarded: stateful operators must commit their state for every epoch, and
         # Spark checks that they did (STATE_STORE_COMMIT_VALIDATION_FAILED).
         df.write.format("noop").mode("overwrite").save()
@@ -129,24 +134,28 @@ class EpochRunner:
         evaluated = bool(conditions or self._writer.versions)
         self._as_is = df.columns == self._schema.names and not evaluated
 
-    def _until_compared(self, df: DataFrame, plan: EpochPlan) -> EpochReport:
+    def _until_compared(
+        self, df: DataFrame, plan: EpochPlan, ends: EndOffsets | None
+    ) -> EpochReport:
         """Write and commit; do both again if others changed rows that records were compared with.
 
         :raises RowsChangedError: they did so every time.
         """
         for left in reversed(range(_COMPARISONS)):
             try:
-                return self._write_and_commit(df, plan)
+                return self._write_and_commit(df, plan, ends)
             except RowsChangedError as error:
                 if not left:
                     raise
                 log.warning("Compared again. %s", error)
         raise AssertionError
 
-    def _write_and_commit(self, df: DataFrame, plan: EpochPlan) -> EpochReport:
+    def _write_and_commit(
+        self, df: DataFrame, plan: EpochPlan, ends: EndOffsets | None
+    ) -> EpochReport:
         started_at, began, epoch_id = utc_now(), time.perf_counter(), plan.epoch_id
         port: Any = plan.port
-        mode, ends = self._options.commit_mode, self._ends(epoch_id)
+        mode = self._options.commit_mode
         origin = origin_of(self._options, epoch_id, ends, started_at)
         self._writer.sift_for(origin)
         graves = self._tombstones.newest() if self._tombstones else None

@@ -127,9 +127,11 @@ class RouteRunner(EpochRunner):
             self._schemas.clear()
             self._seen = columns
 
-    def _write_and_commit(self, df: DataFrame, plan: EpochPlan) -> EpochReport:
+    def _write_and_commit(
+        self, df: DataFrame, plan: EpochPlan, ends: EndOffsets | None
+    ) -> EpochReport:
         started_at, began, epoch_id = utc_now(), time.perf_counter(), plan.epoch_id
-        before, ends = time.monotonic(), self._ends(epoch_id)
+        before = time.monotonic()
         routes, tables, kept = self._routed.divided(self._with_route(df))
         try:
             self._refuse_too_many(routes)

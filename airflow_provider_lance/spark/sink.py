@@ -20,6 +20,7 @@ from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_datas
 from airflow_provider_lance.protocol.decision import Decision
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.lance_errors import named_panics
+from airflow_provider_lance.protocol.offset_notes import local_folder
 from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.side_tables import SideTables
 from airflow_provider_lance.spark.active_query import (
@@ -31,6 +32,7 @@ from airflow_provider_lance.spark.autoindex import IndexRefresh
 from airflow_provider_lance.spark.epoch_runner import EpochRunner
 from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.kafka import KafkaTopics
+from airflow_provider_lance.spark.note_taker import NoteTaker
 from airflow_provider_lance.spark.quarantine import open_quarantine
 from airflow_provider_lance.spark.routes import RouteRunner, open_home
 from airflow_provider_lance.spark.run_metrics import EpochReport, RunMetrics
@@ -222,7 +224,7 @@ class LanceSink:
             on_history_gap=options.on_history_gap,
             on_restore=options.on_restore,
         )
-        checkpoint = look()
+        checkpoint = look().with_changed_entries()
         session = DriverSession(
             port,
             options.query_id,
@@ -306,6 +308,8 @@ class LanceSink:
             session.identify(driver)
             assert self._schema is not None
             assert self.sides is not None
+            query = find_active_query(df.sparkSession, driver.checkpoint_id)
+            folder = local_folder(query.checkpoint_root) if query else None
             made = RouteRunner if self.options.route_by else EpochRunner
             self._runner = made(
                 self.options,
@@ -313,9 +317,10 @@ class LanceSink:
                 self.sides,
                 self._schema,
                 run_id=driver.run_id,
-                query=find_active_query(df.sparkSession, driver.checkpoint_id),
+                query=query,
                 compaction=self._compaction,
                 topics=self.topics,
+                notes=NoteTaker(session, query, folder) if query and folder else None,
             )
             spare_size_checks(df)
         report = self._runner.run(df, epoch_id)

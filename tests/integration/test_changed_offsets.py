@@ -320,7 +320,7 @@ def test_without_the_offsets_themselves_nothing_is_written(
     refused(stream, 3)
     seen = finding(stream)
     assert seen.command == f"lance-stream resolve checkpoint {stream.uri} q --start-over --yes"
-    assert "only the digest" in seen.cause
+    assert "Only the digest" in seen.cause
     names, version = sorted(Path(stream.checkpoint).rglob("*")), stream.dataset.version
     with pytest.raises(CheckpointMismatchError, match="only the digest"):
         set_files_aside(open_dataset(stream.uri), "q", by="anna", proven_dead=True)
