@@ -5,6 +5,9 @@
  * looked for conflicts (seen with strace on pylance 14.0.2). CHAOS_SIGN is a path. When SIGN.hold
  * is there, the next such link waits until SIGN.go is, and SIGN.held says that it waits. Of several
  * threads one takes the order: who removes SIGN.hold.
+ *
+ * The JVM publishes an entry of Spark's log by rename, after it has looked whether the entry is
+ * there. With CHAOS_RENAMES set, SIGN is the path that is renamed to.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -44,4 +47,14 @@ int linkat(int from_folder, const char *from, int to_folder, const char *to, int
     if (sign && strstr(to, "/_versions/"))
         wait_if_ordered(sign);
     return real(from_folder, from, to_folder, to, flags);
+}
+
+int rename(const char *from, const char *to)
+{
+    static int (*real)(const char *, const char *);
+    if (!real)
+        real = dlsym(RTLD_NEXT, "rename");
+    if (getenv("CHAOS_RENAMES"))
+        wait_if_ordered(to);
+    return real(from, to);
 }
