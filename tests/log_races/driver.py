@@ -9,6 +9,7 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_lance.protocol.failpoints import Failpoint
@@ -41,15 +42,29 @@ def uri(root: Path) -> str:
 
 def create(root: Path) -> None:
     lance.write_dataset(pa.schema([("value", pa.int64())]).empty_table(), uri(root))
+    (root / "in").mkdir()
 
 
-def read(spark: SparkSession) -> DataFrame:
-    """Read consecutive numbers; the moment of planning decides where an epoch ends."""
-    source = spark.readStream.format("rate").option("rowsPerSecond", ROWS_A_SECOND)
-    return source.load().select("value")
+def add_file(root: Path) -> None:
+    """Add a file with the next 10 numbers."""
+    number = len(list((root / "in").glob("*.parquet")))
+    hidden = root / "in" / f"_{number}"
+    pq.write_table(pa.table({"value": range(number * 10, number * 10 + 10)}), hidden)
+    hidden.rename(root / "in" / f"{number:06}.parquet")
 
 
-def run(spark: SparkSession, root: Path, *, end: str = "released") -> None:
+def read(spark: SparkSession, root: Path, source: str) -> DataFrame:
+    """Read consecutive numbers; the moment of planning decides where an epoch ends.
+
+    ``gaps`` leaves out every other 30 numbers, so that some epochs have no rows.
+    """
+    if source == "files":
+        return spark.readStream.schema("value BIGINT").parquet(str(root / "in"))
+    rate = spark.readStream.format("rate").option("rowsPerSecond", ROWS_A_SECOND).load()
+    return rate.select("value").where("value div 30 % 2 = 0" if source == "gaps" else "true")
+
+
+def run(spark: SparkSession, root: Path, source: str, *, end: str = "released") -> None:
     """Run what is available now; ``end`` is ``released``, ``left`` (like a kill) or ``crashed``.
 
     :raises Exception: what ended the query, unwrapped.
@@ -62,7 +77,7 @@ def run(spark: SparkSession, root: Path, *, end: str = "released") -> None:
 
     sink._on_step = crash
     try:
-        query: Any = sink.start(read(spark), availableNow=True)
+        query: Any = sink.start(read(spark, root, source), availableNow=True)
         query.awaitTermination()
     except Exception as error:
         if not isinstance(sink.error, CrashError):
@@ -76,9 +91,9 @@ def main(manager: str) -> None:
     spark = session(manager)
     print("ready", flush=True)
     for line in sys.stdin:
-        began = time.monotonic()
+        began, (root, source) = time.monotonic(), line.split()
         try:
-            run(spark, Path(line.strip()), end="left")
+            run(spark, Path(root), source, end="left")
             how = "finished"
         except Exception as error:
             how = type(error).__name__
