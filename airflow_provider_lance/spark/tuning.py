@@ -1,17 +1,24 @@
-"""Two Spark settings that decide the throughput of rows sent to Python as Arrow batches.
+"""Spark settings that decide how long an epoch takes; each only if the user has not set it.
 
-Both are set in the query's own session, and only if the user has not set them.
+Two decide the throughput of rows sent to Python as Arrow batches, and are set in the query's own
+session; one how Spark writes a checkpoint on a local disk.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
-__all__ = ["BatchRows", "spare_size_checks"]
+from airflow_provider_lance.protocol.offset_notes import local_folder
+from airflow_provider_lance.spark.compat import OTHER_INTERNALS
+from airflow_provider_lance.spark.files import HadoopFiles
+
+__all__ = ["BatchRows", "spare_size_checks", "spared_forks"]
 
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _USUAL, _MOST = 10_000, 100_000
@@ -21,6 +28,51 @@ _BATCH_BYTES = 4 * 1024 * 1024
 
 _LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 _NONE = str(2**31 - 1)
+
+
+_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_BY_FILE_SYSTEM = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",
+)
+"""Since PySpark 4.1, and in 4.0."""
+_KNOWN = ("4.0.", "4.1.", "4.2.", "4.3.")
+"""The versions in which :mod:`.active_query` finds what is noted of an epoch."""
+
+
+@contextmanager
+def spared_forks(session: SparkSession, location: str) -> Iterator[None]:
+    """Let a query that starts meanwhile write a local checkpoint without a process for each look.
+
+    Spark's default manager asks `readlink` several times a file, since the pip package has no
+    native Hadoop library: 63 of the 111 ms of an idle epoch of 500 rows into the noop sink. The
+    one by `FileSystem` does not. Neither is exclusive, and with this one two drivers are likelier
+    to write one file; :mod:`.offset_notes` tells what one of them replaced. Elsewhere the default
+    stays: on HDFS its rename is exclusive.
+
+    A query copies its session's settings when it starts.
+    """
+    name = _other_manager(session, location)
+    if name is None or session.conf.get(_MANAGER, None) is not None:
+        yield
+        return
+    session.conf.set(_MANAGER, name)
+    try:
+        yield
+    finally:
+        session.conf.unset(_MANAGER)
+
+
+def _other_manager(session: SparkSession, location: str) -> str | None:
+    known = session.version.startswith(_KNOWN)
+    if not known or local_folder(HadoopFiles(session, location).location) is None:
+        return None
+    find: Any = session.sparkContext._jvm
+    for name in _BY_FILE_SYSTEM:
+        with suppress(*OTHER_INTERNALS):
+            find.java.lang.Class.forName(name)
+            return name
+    return None
 
 
 def spare_size_checks(df: DataFrame) -> None:

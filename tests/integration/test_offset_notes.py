@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_lance.diagnostics.check import check
 from airflow_provider_lance.diagnostics.findings import Finding
@@ -19,9 +19,19 @@ from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import EndOffsets
 from airflow_provider_lance.protocol.offset_notes import NOTES, OffsetNote, OffsetNotes
+from airflow_provider_lance.spark import job
 from airflow_provider_lance.spark.note_taker import NoteTaker
+from airflow_provider_lance.spark.sink import LanceSink
+from airflow_provider_lance.spark.tuning import spared_forks
+from airflow_provider_lance.spec.job import JobSpec
+from airflow_provider_lance.supervision.driver_reports import EndReason
 from tests.integration.test_changed_offsets import finding, refused, replace, type_it
-from tests.integration.test_corrupt_checkpoint import assert_exactly_once, done, planned
+from tests.integration.test_corrupt_checkpoint import (
+    FILE_SYSTEM_MANAGER,
+    assert_exactly_once,
+    done,
+    planned,
+)
 from tests.support.processes import finish, python
 from tests.support.sparkstream import Stream, orders, spec, write_spec
 
@@ -193,3 +203,56 @@ def test_without_its_notes_a_checkpoint_goes_on(stream: Stream) -> None:
     stream.run()
     assert_exactly_once(stream, 5)
     assert notes(stream).epochs() == [4]
+
+
+# --------------------------------------------------------------------------- how Spark writes it
+
+MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+def managers(stream: Stream, monkeypatch: pytest.MonkeyPatch, **sink: Any) -> list[str | None]:
+    """Run a launch; return the checkpoint manager that each epoch's query has."""
+    seen: list[str | None] = []
+    run_epoch = LanceSink._run
+
+    def look(self: LanceSink, df: DataFrame, epoch_id: int) -> Any:
+        seen.append(df.sparkSession.conf.get(MANAGER, None))
+        return run_epoch(self, df, epoch_id)
+
+    monkeypatch.setattr(LanceSink, "_run", look)
+    stream.add(orders(0, 10))
+    summary = job.run(stream.spark, JobSpec.loads(json.dumps(spec(stream, sink=sink))))
+    assert summary.reason is EndReason.FINISHED, summary
+    return seen
+
+
+def test_a_launch_writes_a_local_checkpoint_without_forks(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (used,) = managers(stream, monkeypatch)
+    assert used
+    assert used.endswith(".FileSystemBasedCheckpointFileManager")
+    assert notes(stream).epochs() == [0], "what stands guard then"
+    assert stream.spark.conf.get(MANAGER, None) is None
+
+
+def test_a_users_own_choice_of_manager_stays(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = FILE_SYSTEM_MANAGER.replace("FileSystemBased", "FileContextBased")
+    stream.spark.conf.set(MANAGER, name)
+    try:
+        assert managers(stream, monkeypatch) == [name]
+        assert stream.spark.conf.get(MANAGER) == name
+    finally:
+        stream.spark.conf.unset(MANAGER)
+
+
+def test_elsewhere_and_in_an_unknown_spark_the_default_stays(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with spared_forks(stream.spark, "hdfs://127.0.0.1:1/c"):
+        assert stream.spark.conf.get(MANAGER, None) is None
+    monkeypatch.setattr(SparkSession, "version", property(lambda _: "9.0.0"))
+    with spared_forks(stream.spark, stream.checkpoint):
+        assert stream.spark.conf.get(MANAGER, None) is None
