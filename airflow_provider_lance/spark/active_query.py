@@ -7,6 +7,7 @@ The names are those of PySpark 4.0 to 4.3; where another version differs, the an
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -39,6 +40,8 @@ class ActiveQuery:
         self._execution = execution
         self._buffer_class = jvm.java.io.ByteArrayOutputStream
         self._log: Any = None
+        self._ends: dict[int, tuple[str, ...]] = {}
+        self._file_leaf: int | None = None  # where a query of one source has its files
         self.output_mode = str(execution.outputMode().toString()).lower()
         """``append``, ``complete`` or ``update``."""
         self.checkpoint_root = str(execution.resolvedCheckpointRoot())
@@ -54,7 +57,16 @@ class ActiveQuery:
 
         :return: ``None`` if Spark is at another epoch, or has other internals.
         """
-        return self._lines(epoch_id, "endOffsets")
+        if epoch_id not in self._ends:
+            lines = self._lines(epoch_id, "endOffsets")
+            if lines is None:
+                return None
+            # Those of the epoch before are where this one begins.
+            self._ends = {
+                number: self._ends[number] for number in self._ends if number == epoch_id - 1
+            }
+            self._ends[epoch_id] = lines
+        return self._ends[epoch_id]
 
     def start_offsets(self, epoch_id: int) -> tuple[str, ...] | None:
         """Return where the epoch in progress begins, as :meth:`end_offsets`.
@@ -83,7 +95,8 @@ class ActiveQuery:
         ends = self._sources_of(self.end_offsets(epoch_id))
         if not ends:
             return {}
-        starts = self._sources_of(self._lines(epoch_id, "startOffsets"))
+        before = self._ends.get(epoch_id - 1)
+        starts = self._sources_of(before or self._lines(epoch_id, "startOffsets"))
         found = {
             f"sources/{source}": range(starts.get(source, -1) + 1, end + 1)
             for source, end in ends.items()
@@ -98,14 +111,15 @@ class ActiveQuery:
         """
         try:
             leaves = self._execution.lastExecution().analyzed().collectLeaves()
-            found = set[str]()
-            for place in range(leaves.size()):
-                leaf = leaves.apply(place)
-                if leaf.isStreaming() and leaf.getClass().getSimpleName() == "LogicalRelation":
-                    found.update(map(str, leaf.relation().location().inputFiles()))
+            if self._file_leaf is not None:
+                with suppress(*OTHER_INTERNALS):  # the source has nothing new, and no files
+                    return _files_of(leaves.apply(self._file_leaf))
+            places = [place for place in range(leaves.size()) if _reads_files(leaves.apply(place))]
+            if len(places) == 1 and all(len(lines) == 1 for lines in self._ends.values()):
+                self._file_leaf = places[0]
+            return set[str]().union(*(_files_of(leaves.apply(place)) for place in places))
         except OTHER_INTERNALS:
             return None
-        return found
 
     def _sources_of(self, lines: tuple[str, ...] | None) -> dict[str, int]:
         """Return the newest entry of each file source's log, of lines of the offset log."""
@@ -139,6 +153,14 @@ class ActiveQuery:
         version, *lines = text.split("\n")
         ends = lines[_HEADER_LINES - 1 :]
         return tuple(sorted(ends) if version == "v2" else ends)
+
+
+def _reads_files(leaf: Any) -> bool:
+    return bool(leaf.isStreaming()) and leaf.getClass().getSimpleName() == "LogicalRelation"
+
+
+def _files_of(leaf: Any) -> set[str]:
+    return set(map(str, leaf.relation().location().inputFiles()))
 
 
 def find_active_query(session: SparkSession, query_id: str) -> ActiveQuery | None:

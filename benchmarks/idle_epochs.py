@@ -1,0 +1,107 @@
+"""Where a small epoch's time goes: `python -m benchmarks.idle_epochs [--turns 8] [--rows 500]`.
+
+Streams of one small file an epoch, by turns in one Spark: our sink as a launched job runs it, the
+noop and parquet sinks and delta-rs by `foreachBatch`, each with Spark's default checkpoint manager
+and with the one by `FileSystem`. Prints medians of each part of Spark's progress; as its last line
+one JSON object, with what our sink takes above noop and the ratio to noop under Spark's defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from airflow_provider_lance.spark.tuning import spared_forks
+from benchmarks.contestants import NOOP, OURS, STREAMS
+from benchmarks.harness.measure import median
+from benchmarks.harness.progress import progress
+from benchmarks.harness.spark import DDL, add_files, durations, read_files, session
+from benchmarks.harness.turns import by_turns
+
+PARTS = ("latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets")
+WHOLE = "triggerExecution"
+SINKS = (NOOP, OURS, "parquet", "delta")
+DEFAULT, BY_FILE_SYSTEM = "default", "by FileSystem"
+
+Parts = dict[str, list[float]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=8, help="of each; the first warms up")
+    parser.add_argument("--epochs", type=int, default=30, help="of each turn")
+    parser.add_argument("--rows", type=int, default=500, help="of each epoch")
+    given = parser.parse_args()
+    print(json.dumps(compare(given.turns, given.epochs, given.rows)))
+
+
+def compare(turns: int, epochs: int, rows: int) -> dict[str, object]:
+    """Run all contestants by turns; return medians in milliseconds, by contestant and part."""
+    spark = session()
+    with tempfile.TemporaryDirectory(prefix="idle-epochs-") as folder:
+        place = Path(folder)
+        add_files(place / "source", 0, epochs, rows)
+        workers = {
+            f"{sink}, {manager}": partial(_turn, spark, place, sink, manager)
+            for sink in SINKS
+            for manager in (DEFAULT, BY_FILE_SYSTEM)
+        }
+        with progress("idle epochs", turns * len(workers)) as advance:
+            seen = by_turns(workers, turns, advance)
+    spark.stop()
+    medians = {name: _medians(each[1:]) for name, each in seen.items()}
+    for name, parts in medians.items():
+        told = "  ".join(f"{part} {ms:6.1f}" for part, ms in parts.items())
+        print(f"{name:28} {told}", file=sys.stderr)
+    launched, noop = medians[f"{OURS}, {BY_FILE_SYSTEM}"], medians[f"{NOOP}, {BY_FILE_SYSTEM}"]
+    return {
+        "rows": rows,
+        "epochs": (turns - 1) * epochs,
+        "p50_ms": medians,
+        "addBatch_above_noop_ms": round(launched["addBatch"] - noop["addBatch"], 1),
+        "epoch_of_noop_by_default": round(
+            launched[WHOLE] / medians[f"{NOOP}, {DEFAULT}"][WHOLE], 3
+        ),
+    }
+
+
+def _turn(spark: SparkSession, folder: Path, sink: str, manager: str, number: int) -> Parts:
+    place = folder / f"{sink}-{number}"
+    place.mkdir()
+    with _managed(spark, place, manager):
+        df = read_files(spark, folder / "source", schema=DDL)
+        with STREAMS[sink](df, str(place)) as query:
+            query.awaitTermination()
+    parts = {part: durations(query, part) for part in (*PARTS, WHOLE)}
+    shutil.rmtree(place)
+    return parts
+
+
+@contextmanager
+def _managed(spark: SparkSession, place: Path, manager: str) -> Iterator[None]:
+    if manager == DEFAULT:
+        yield
+        return
+    with spared_forks(spark, str(place)):
+        yield
+
+
+def _medians(turns: list[Parts]) -> dict[str, float]:
+    # The first epochs of a query load classes and open files.
+    return {
+        part: round(median([ms for turn in turns for ms in turn[part][3:]]), 1)
+        for part in (*PARTS, WHOLE)
+    }
+
+
+if __name__ == "__main__":
+    main()
