@@ -18,7 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_lance.exceptions import StorageUnavailableError
+from airflow_provider_lance.exceptions import (
+    AccessDeniedError,
+    LanceStreamError,
+    StorageUnavailableError,
+)
 from airflow_provider_lance.protocol.decoding import json_object, plain_text
 from airflow_provider_lance.protocol.end_offsets import ends_of_json, ends_to_json, hexadecimal
 from airflow_provider_lance.protocol.model import EndOffsets
@@ -43,6 +47,7 @@ _KEPT = 100
 COMPACT = ".compact"
 """The end of the name of an entry that has all earlier ones, too."""
 
+_ABSENT = (FileNotFoundError, NotADirectoryError)
 _ENTRIES = "entries"
 _BATCH = re.compile(rb'"batchId": ?(\d{1,18})')
 _NUMBER = re.compile("0|[1-9][0-9]{0,18}")
@@ -102,25 +107,25 @@ class OffsetNotes:
         """Return the epochs with a note, sorted."""
         try:
             names = os.listdir(self._folder)
-        except FileNotFoundError:
+        except _ABSENT:
             return []
         except OSError as error:
-            raise self._unavailable(error) from error
+            raise _unreachable(self._folder, error) from error
         return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
     def read(self, epoch_id: int) -> OffsetNote | None:
         """Return an epoch's note; ``None`` if there is none, or its driver ended while writing."""
         try:
             return OffsetNote.loads((self._folder / str(epoch_id)).read_text())
-        except (FileNotFoundError, ValueError):
+        except (*_ABSENT, ValueError):
             return None
         except OSError as error:
-            raise self._unavailable(error) from error
+            raise _unreachable(self._folder, error) from error
 
     def add(self, epoch_id: int, note: OffsetNote) -> bool:
         """Write an epoch's note; return whether this is the first one, or one that says the same.
 
-        :raises StorageUnavailableError: it cannot be written.
+        :raises AccessDeniedError, StorageUnavailableError: it cannot be written.
         """
         path = self._folder / str(epoch_id)
         try:
@@ -132,7 +137,7 @@ class OffsetNotes:
         except FileExistsError:
             return self.read(epoch_id) == note
         except OSError as error:
-            raise self._unavailable(error) from error
+            raise _unwritable(self._folder, error) from error
         with suppress(OSError):
             (self._folder / str(epoch_id - _KEPT)).unlink()
         return True
@@ -140,21 +145,28 @@ class OffsetNotes:
     def replace(self, epoch_id: int, note: OffsetNote) -> None:
         """Write an epoch's note over one that says something else; as the query's owner only.
 
-        :raises StorageUnavailableError: it cannot be written.
+        :raises AccessDeniedError, StorageUnavailableError: it cannot be written.
         """
         path = self._folder / str(epoch_id)
         try:
             path.unlink(missing_ok=True)
             self._create(path, note)
         except OSError as error:
-            raise self._unavailable(error) from error
+            raise _unwritable(self._folder, error) from error
 
     def _create(self, path: Path, note: OffsetNote) -> None:
         with path.open("x") as file:
             file.write(note.dumps())
 
-    def _unavailable(self, error: OSError) -> StorageUnavailableError:
-        return StorageUnavailableError(f"cannot reach {self._folder}: {error.strerror or error}")
+
+def _unreachable(folder: Path, error: OSError) -> StorageUnavailableError:
+    said = f"cannot reach {folder}: {error.strerror or error}"
+    return StorageUnavailableError(said, denied=isinstance(error, PermissionError))
+
+
+def _unwritable(folder: Path, error: OSError) -> LanceStreamError:
+    kind = AccessDeniedError if isinstance(error, PermissionError) else StorageUnavailableError
+    return kind(f"cannot write into {folder}: {error.strerror or error}")
 
 
 # -------------------------------------------------------------------------------- file sources
@@ -204,12 +216,10 @@ def read_entries(folder: Path, numbers: Iterable[int]) -> dict[int, list[str]]:
         for name in names:
             with suppress(FileNotFoundError):
                 _collect((folder / name).read_bytes(), wanted, found)
-    except FileNotFoundError:
+    except _ABSENT:
         return {}
     except OSError as error:
-        raise StorageUnavailableError(
-            f"cannot reach {folder}: {error.strerror or error}"
-        ) from error
+        raise _unreachable(folder, error) from error
     return {number: sorted(lines) for number, lines in found.items()}
 
 
