@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 from uuid import uuid4
 
@@ -28,7 +29,7 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.codec import decode_query, query_ids
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, lance_session, open_dataset
-from airflow_provider_lance.protocol.files import open_files
+from airflow_provider_lance.protocol.files import ArrowFiles, open_files
 from airflow_provider_lance.protocol.lance_errors import LANCE_ERRORS, create_error, is_missing
 from airflow_provider_lance.protocol.port import Configure
 
@@ -149,28 +150,44 @@ def _failed(name: str, error: LanceStreamError) -> Diagnosis:
 def _try_commits(name: str, place: Place) -> Diagnosis:
     """Create a dataset with a random name beside the URI, commit to it at once, and remove it."""
     uri = f"{place.uri.rstrip('/')}.probe-{uuid4().hex}"
-    left = ""
     try:
         files = open_files(uri, place.storage_options)  # do not create what cannot be removed
-        port, broken = _make(uri, place.storage_options), ""
-        try:
-            for number in range(_ROUNDS):
-                port, broken = _round(port, uri, place.storage_options, number)
-                if broken:
-                    break
-        finally:
-            try:
-                files.remove("")
-            except StorageUnavailableError:
-                if files.names(""):  # otherwise somebody else has removed it
-                    left = f"remove {uri} by hand"
     except LanceStreamError as error:
         return _failed(name, error)
-    if broken:
-        advice = "two drivers could both own a query here: use a store with conditional PUT"
-        return Diagnosis(name, Level.ERROR, broken, "; ".join(filter(None, (advice, left))))
+    try:
+        found = _race(name, uri, place.storage_options)
+    except LanceStreamError as error:
+        found = _failed(name, error)
+    left = _clean_up(files, uri)
+    if not left:
+        return found
+    level = Level.WARNING if found.level is Level.OK else found.level
+    return replace(found, level=level, advice="; ".join(filter(None, (found.advice, left))))
+
+
+def _race(name: str, uri: str, storage_options: Mapping[str, str]) -> Diagnosis:
+    port = _make(uri, storage_options)
+    for number in range(_ROUNDS):
+        port, broken = _round(port, uri, storage_options, number)
+        if broken:
+            advice = "two drivers could both own a query here: use a store with conditional PUT"
+            return Diagnosis(name, Level.ERROR, broken, advice)
     seen = f"of two commits at once exactly one landed, {_ROUNDS} times out of {_ROUNDS}"
-    return Diagnosis(name, Level.WARNING if left else Level.OK, seen, left)
+    return Diagnosis(name, Level.OK, seen)
+
+
+def _clean_up(files: ArrowFiles, uri: str) -> str:
+    """Remove the probe's dataset; return what is left to do, empty if nothing of it is there."""
+    why = ""
+    try:
+        files.remove("")
+    except StorageUnavailableError as error:
+        why = f" ({error})"
+    try:
+        left = len(files.paths())  # a store may answer yes and keep some
+    except StorageUnavailableError as error:
+        return f"whether {uri} is gone cannot be seen ({error}): look, and remove it by hand"
+    return f"{left} files of the probe are still there{why}: remove {uri} by hand" if left else ""
 
 
 def _make(uri: str, storage_options: Mapping[str, str]) -> LanceDatasetPort:

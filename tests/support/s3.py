@@ -66,9 +66,7 @@ def s3_server(bucket: str = "lake", *, checks_keys: bool = False) -> Iterator[S3
 
     :param checks_keys: it knows no access key, so it refuses everything once the bucket is made.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        host, port = free.getsockname()
+    host, port = free_address()
     command = [sys.executable, "-c", _SERVE, "-H", host, "-p", str(port)]
     quiet = subprocess.DEVNULL
     environment = {**os.environ, **({"INITIAL_NO_AUTH_ACTION_COUNT": "2"} if checks_keys else {})}
@@ -82,20 +80,30 @@ def s3_server(bucket: str = "lake", *, checks_keys: bool = False) -> Iterator[S3
     ) as process:
         try:
             server = S3Server(host, port, bucket)
-            wait_for("the S3 server", lambda: process.poll() is not None or _listens(server))
+            wait_for("the S3 server", lambda: process.poll() is not None or listens(server))
             assert process.poll() is None, f"the S3 server ended with {process.returncode}"
-            _make_bucket(server)
+            make_bucket(server)
             yield server
         finally:
             process.kill()
 
 
-def _listens(server: S3Server) -> bool:
+def free_address() -> tuple[str, int]:
+    """Return a host and port of loopback at which nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host, port = free.getsockname()
+    return host, port
+
+
+def listens(server: S3Server) -> bool:
+    """Return whether it accepts connections."""
     with socket.socket() as probe:
         return probe.connect_ex((server.host, server.port)) == 0
 
 
-def _make_bucket(server: S3Server) -> None:
+def make_bucket(server: S3Server) -> None:
+    """Make the server's bucket."""
     from pyarrow import fs
 
     fs.S3FileSystem(
