@@ -1,11 +1,13 @@
-"""One of several drivers that fight for a query: `contender.py FOLDER EPOCHS BARRIER SEED`.
+"""One of several drivers that fight for a query: `contender.py FOLDER EPOCHS BARRIER SEED [STORE]`.
 
 It does what Spark does around the sink: plans an epoch in `offsets/`, commits it through the
-protocol, logs it in `commits/`. It steals the query again and again and never releases it.
+protocol, logs it in `commits/`. It steals the query again and again and never releases it. STORE is
+JSON with the dataset's URI and storage options, if it is not in the folder.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import sys
@@ -24,9 +26,10 @@ from tests.support.drivers import epoch_rows, lance_world
 QUERY, CHECKPOINT_ID = "contested", "shared-checkpoint"
 
 
-def main(folder: str, epochs: str, barrier: str, seed: str) -> int:
+def main(folder: str, epochs: str, barrier: str, seed: str, store: str = "{}") -> int:
     dice = random.Random(int(seed))
-    world = lance_world(f"{folder}/t.lance")
+    place = {"uri": f"{folder}/t.lance", "storage": None} | json.loads(store)
+    world = lance_world(place["uri"], storage=place["storage"])
     files = open_files(f"{folder}/checkpoint")
     policy = CommitPolicy(barrier=barrier == "on")
 

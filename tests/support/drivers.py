@@ -48,34 +48,44 @@ def twin_world(dataset: InMemoryDataset) -> World:
     )
 
 
-def lance_world(uri: str, *, stable_row_ids: bool = False) -> World:
+def lance_world(
+    uri: str, *, stable_row_ids: bool = False, storage: dict[str, str] | None = None
+) -> World:
     from datetime import timedelta
 
     import lance
     from lance.fragment import write_fragments
 
-    if not _exists(uri):
-        lance.write_dataset(SCHEMA.empty_table(), uri, enable_stable_row_ids=stable_row_ids)
+    def dataset() -> lance.LanceDataset:
+        return lance.dataset(uri, storage_options=storage)
+
+    if not _exists(uri, storage):
+        lance.write_dataset(
+            SCHEMA.empty_table(),
+            uri,
+            enable_stable_row_ids=stable_row_ids,
+            storage_options=storage,
+        )
 
     def write(port: DatasetPort, rows: list[dict[str, int]]) -> list[Any]:
         assert isinstance(port, LanceDatasetPort)
         return list(write_fragments(pa.Table.from_pylist(rows, SCHEMA), port.dataset))
 
     return World(
-        open=lambda: open_dataset(uri),
+        open=lambda: open_dataset(uri, storage),
         fragments=write,
         keys=lambda rows: pa.Table.from_pylist(rows, SCHEMA).select(["id"]),
-        rows=lambda: lance.dataset(uri).to_table().to_pylist(),
-        compact=lambda: lance.dataset(uri).optimize.compact_files(),  # noqa: PLW0108
-        clean_up=lambda: lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0)),
+        rows=lambda: dataset().to_table().to_pylist(),
+        compact=lambda: dataset().optimize.compact_files(),  # noqa: PLW0108
+        clean_up=lambda: dataset().cleanup_old_versions(older_than=timedelta(0)),
     )
 
 
-def _exists(uri: str) -> bool:
+def _exists(uri: str, storage: dict[str, str] | None) -> bool:
     from airflow_provider_lance.exceptions import DatasetNotFoundError
 
     try:
-        open_dataset(uri)
+        open_dataset(uri, storage)
     except DatasetNotFoundError:
         return False
     return True

@@ -6,6 +6,7 @@ import fcntl
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support.processes import REPOSITORY
@@ -19,7 +20,9 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <dependencies>
     <dependency>
       <groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>
+      <exclusions>{without}</exclusions>
     </dependency>
+    {beside}
   </dependencies>
 </project>
 """
@@ -29,10 +32,14 @@ class JarsUnavailableError(Exception):
     """There is no Maven, or it cannot fetch the artifact."""
 
 
-def fetched_jars(group: str, coordinates: str) -> Path:
+def fetched_jars(
+    group: str, coordinates: str, *, without: Sequence[str] = (), beside: Sequence[str] = ()
+) -> Path:
     """Return a folder with an artifact and its dependencies, as ``--packages`` would fetch them.
 
     :param coordinates: ``artifact:version``.
+    :param without: dependencies left out, as ``group:artifact``.
+    :param beside: what to fetch instead, as ``group:artifact:version``.
     :raises JarsUnavailableError: they are not here and cannot be fetched.
     """
     artifact, _, version = coordinates.partition(":")
@@ -49,7 +56,15 @@ def fetched_jars(group: str, coordinates: str) -> Path:
             )
         with tempfile.TemporaryDirectory(dir=_JARS) as name:
             pom = Path(name, "pom.xml")
-            pom.write_text(_POM.format(group=group, artifact=artifact, version=version))
+            pom.write_text(
+                _POM.format(
+                    group=group,
+                    artifact=artifact,
+                    version=version,
+                    without="".join(_element("exclusion", each) for each in without),
+                    beside="".join(_element("dependency", each) for each in beside),
+                )
+            )
             copy = [
                 *(maven, "-B", "-q", "-f", str(pom), "dependency:copy-dependencies"),
                 *("-DincludeScope=runtime", f"-DoutputDirectory={name}/jars"),
@@ -60,3 +75,8 @@ def fetched_jars(group: str, coordinates: str) -> Path:
                 raise JarsUnavailableError(f"Maven cannot fetch {group}:{coordinates}: {said}")
             Path(name, "jars").rename(folder)
     return folder
+
+
+def _element(tag: str, coordinates: str) -> str:
+    parts = zip(("groupId", "artifactId", "version"), coordinates.split(":"), strict=False)
+    return f"<{tag}>{''.join(f'<{part}>{text}</{part}>' for part, text in parts)}</{tag}>"

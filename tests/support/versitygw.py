@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from tests.support.processes import REPOSITORY, wait_for
 from tests.support.s3 import REGION, SECRET, USER, S3Server, free_address, listens, make_bucket
 
 VERSION = os.environ.get("VERSITYGW", "v1.8.0")
+GUEST = "guest"
 _TOOLS = REPOSITORY / ".tools"
 
 
@@ -24,20 +26,27 @@ _TOOLS = REPOSITORY / ".tools"
 def versitygw(folder: Path, bucket: str = "lake") -> Iterator[S3Server]:
     """Serve a folder with one bucket; skip the test where Go is missing.
 
-    Its objects are files below ``folder/buckets``. Unlike ``moto`` it checks signatures, and it
-    checks and writes an object in one step if the request has a condition.
+    Its objects are files below ``folder/buckets``. Unlike ``moto`` it checks signatures and
+    policies, and it checks and writes an object in one step if the request has a condition. Beside
+    the owner it knows a user ``GUEST`` with the same secret, whom a bucket's policy may let in.
     """
     host, port = free_address()
     buckets, sidecar = folder / "buckets", folder / "sidecar"
     buckets.mkdir(parents=True)
     sidecar.mkdir()
+    (folder / "users").mkdir()
+    guest = {"access": GUEST, "secret": SECRET, "role": "user"}
+    (folder / "users/users.json").write_text(json.dumps({"accessAccounts": {GUEST: guest}}))
     log = folder / "versitygw.log"
-    known = ["--access", USER, "--secret", SECRET, "--region", REGION, "--quiet"]
+    command = [
+        *(_program(), "--port", f"{host}:{port}", "--region", REGION, "--quiet"),
+        *("--access", USER, "--secret", SECRET, "--iam-dir", str(folder / "users")),
+        *("posix", "--sidecar", str(sidecar), str(buckets)),
+    ]
     with (
         log.open("wb") as output,
         subprocess.Popen(
-            [_program(), "--port", f"{host}:{port}", *known, "posix"]
-            + ["--sidecar", str(sidecar), str(buckets)],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
