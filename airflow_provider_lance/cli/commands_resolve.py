@@ -123,6 +123,12 @@ RESOLVE = Command(
             ),
         ),
         Command(
+            "topics",
+            "let a query go on with Kafka topics that have the same records under other ids",
+            "airflow_provider_lance.cli.repair:resolve_topics",
+            (*STREAM, DEAD, BY, YES),
+        ),
+        Command(
             "config",
             "put the config values of a query back that another tool or a person changed",
             "airflow_provider_lance.cli.repair:resolve_config",

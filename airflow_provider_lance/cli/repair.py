@@ -16,7 +16,7 @@ from airflow_provider_lance.repair.config_values import mend_config
 from airflow_provider_lance.repair.restores import accept_loss, bring_back
 from airflow_provider_lance.repair.result import RepairResult
 from airflow_provider_lance.repair.rewind import rewind
-from airflow_provider_lance.repair.set_aside import set_files_aside
+from airflow_provider_lance.repair.set_aside import forget_topics, set_files_aside
 from airflow_provider_lance.repair.sides import forget_side
 from airflow_provider_lance.repair.start_over import start_over
 
@@ -31,6 +31,7 @@ __all__ = [
     "resolve_restore",
     "resolve_rewind",
     "resolve_side",
+    "resolve_topics",
 ]
 
 _Repair = Callable[..., RepairResult]
@@ -73,6 +74,11 @@ def resolve_checkpoint(arguments: Namespace, output: Output) -> int:
 def resolve_files(arguments: Namespace, output: Output) -> int:
     """Set corrupt files of the checkpoint aside."""
     return _do(set_files_aside, ["resolve", "files"], arguments, output)
+
+
+def resolve_topics(arguments: Namespace, output: Output) -> int:
+    """Set the ids of the topics aside that a query has read."""
+    return _do(forget_topics, ["resolve", "topics"], arguments, output)
 
 
 def resolve_config(arguments: Namespace, output: Output) -> int:
@@ -157,7 +163,7 @@ def _carry_out(
     :param command: what to type to have it done.
     """
     planned = target.place.ask(lambda: act(dry_run=True), target.places)
-    if not planned.writes:
+    if not (planned.writes or planned.moves):
         return _tell(planned, output)  # there is nothing to do
     plan = Plan(_lines(planned), command, planned.to_json())
     if getattr(arguments, "dry_run", False):
@@ -170,7 +176,7 @@ def _carry_out(
 
 
 def _lines(planned: RepairResult) -> list[str]:
-    lines = [f"{planned.sentence}, in {planned.uri}"]
+    lines = [f"{planned.sentence}, in {planned.uri}" if planned.writes else planned.sentence]
     for write in planned.writes:
         lines.append(f"version {write.version}: {write.what}")
         lines += [

@@ -33,8 +33,8 @@ THE_TOPIC_ANEW = (
     "come twice."
 )
 THE_SAME_TOPIC = (
-    "Or, only if the topic has the same records at the same offsets, remove the folder {folder} "
-    "and start the stream again: it goes on at its offsets."
+    "Or, only if the topic has the same records at the same offsets, type {typed} and start the "
+    "stream again: it goes on at its offsets."
 )
 
 _OWNER = "The driver that owns query {query}, {driver}, "

@@ -39,7 +39,6 @@ from airflow_provider_lance.exceptions import (
     TransientError,
     error_class,
 )
-from airflow_provider_lance.protocol.checkpoint import TOPIC_IDS
 from airflow_provider_lance.protocol.model import NO_EPOCH, ByHand, Owner, OwnerState
 from airflow_provider_lance.protocol.stop_requests import standing_request
 from airflow_provider_lance.supervision.driver_reports import EndReason, Summary
@@ -269,8 +268,6 @@ def _failure(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _replaced(evidence: Evidence, newest: DriverObservation, summary: Summary) -> Finding:
-    checkpoint = evidence.checkpoint_location.rstrip("/")
-    folder = f"{checkpoint}/{TOPIC_IDS}" if checkpoint else f"{TOPIC_IDS} of the checkpoint"
     return finding(
         DriverCase.TOPIC_REPLACED,
         {
@@ -279,7 +276,11 @@ def _replaced(evidence: Evidence, newest: DriverObservation, summary: Summary) -
             "message": summary.message,
             "watermark": summary.watermark,
         },
-        [Step(THE_TOPIC_ANEW), Step(THE_SAME_TOPIC.format(folder=folder))],
+        [
+            Step(THE_TOPIC_ANEW),
+            # Not the finding's command: whoever types it without reading on loses records.
+            Step(THE_SAME_TOPIC.format(typed=command(evidence, "resolve", "topics"))),
+        ],
         message=(summary.message or "").partition(". ")[0] + ".",
         of=evidence,
     )

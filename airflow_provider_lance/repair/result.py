@@ -43,6 +43,7 @@ class Action(StrEnum):
     REWIND = "rewind"
     START_OVER = "start-over"
     SIDE = "side"
+    TOPICS = "topics"
 
 
 @dataclass(frozen=True, slots=True)

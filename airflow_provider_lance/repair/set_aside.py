@@ -18,6 +18,7 @@ from airflow_provider_lance.exceptions import (
     PreconditionError,
 )
 from airflow_provider_lance.protocol.checkpoint import (
+    TOPIC_IDS,
     Checkpoint,
     OffsetLog,
     epoch_of,
@@ -35,7 +36,7 @@ from airflow_provider_lance.repair.force_release import force_release
 from airflow_provider_lance.repair.preconditions import Preconditions, RepairOptions
 from airflow_provider_lance.repair.result import Action, RepairResult
 
-__all__ = ["Rewrite", "plan_rewrite", "set_files_aside"]
+__all__ = ["Rewrite", "forget_topics", "plan_rewrite", "set_files_aside"]
 
 
 def set_files_aside(
@@ -114,8 +115,7 @@ def set_files_aside(
             known=True,
             connection_arguments=options.get("connection_arguments", ""),
         )
-    # A separate folder: Spark refuses to plan epoch 0 while `offsets` holds anything (seen on 4.3).
-    folder = f"set-aside/{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    folder = _folder()
     if rewrite:
         paths, checkpoint = rewrite.kept, rewrite.checkpoint
         what = f"{', '.join(rewrite.after)} written again"
@@ -158,6 +158,58 @@ def set_files_aside(
     return replace(
         repaired, changed=True, version=port.version, watermark=state.watermark, token=token
     )
+
+
+def forget_topics(
+    port: DatasetPort,
+    query_id: str,
+    *,
+    checkpoint_location: str | None = None,
+    **options: Unpack[RepairOptions],
+) -> RepairResult:
+    """Set aside the ids of the topics that a query has read; the next start records new ones.
+
+    For topics that have the same records at the same offsets under other ids.
+
+    :param checkpoint_location: where the checkpoint is reached from here; by default as recorded.
+    :raises DriverAliveError: a driver is alive, or its state is unknown.
+    :raises SpecError: the dataset does not know the query, or the location cannot be opened.
+    :raises StorageUnavailableError: the store did not answer or refused.
+    """
+    preconditions = Preconditions(port, query_id, options)
+    location = checkpoint_location or preconditions.owner.driver.checkpoint_location
+    preconditions.refuse_live_driver(location, verb=["resolve", "topics"])
+    files = open_files(location, options.get("storage_options"))
+    names = [name for name in files.names(TOPIC_IDS) if not name.startswith(".")]
+    folder = _folder()
+    moves = {f"{TOPIC_IDS}/{name}": f"{folder}/{TOPIC_IDS}/{name}" for name in names}
+    sentence = f"no ids of topics are recorded in the checkpoint at {location}"
+    if names:
+        sentence = (
+            f"the ids of the topics that query {query_id!r} has read are set aside in the "
+            f"checkpoint at {location}: the next start goes on at its offsets, whatever topics "
+            "have these names then"
+        )
+    if names and not preconditions.dry_run:
+        move_all(files, moves)
+    return RepairResult(
+        action=Action.TOPICS,
+        uri=preconditions.port.uri,
+        query_id=query_id,
+        sentence=sentence,
+        changed=bool(names) and not preconditions.dry_run,
+        version=preconditions.port.version,
+        dry_run=preconditions.dry_run,
+        moves=moves,
+    )
+
+
+def _folder() -> str:
+    """Return where files are set aside.
+
+    A separate folder: Spark refuses to plan epoch 0 while `offsets` holds anything (seen on 4.3).
+    """
+    return f"set-aside/{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
 def move_all(files: ArrowFiles, moves: Mapping[str, str]) -> None:

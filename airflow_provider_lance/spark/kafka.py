@@ -53,22 +53,32 @@ Ids = Mapping[str, tuple[str, ...]]
 class KafkaTopics:
     """The topics that one query reads; everything here is done with Spark's own Kafka client."""
 
-    def __init__(self, session: SparkSession, sources: Sequence[KafkaSource], files: Files) -> None:
+    def __init__(
+        self, session: SparkSession, sources: Sequence[KafkaSource], files: Files, forget: str
+    ) -> None:
         """Store the arguments.
 
         :param files: the checkpoint.
+        :param forget: the command that sets the recorded ids aside; empty if there is none.
         """
         self._session = session
         self._jvm: Any = session.sparkContext._jvm
         self._sources, self._files = sources, files
+        self._otherwise = (
+            ". If the topic has the same records at the same offsets, as after a move of the "
+            f"cluster, type {forget}"
+            if forget
+            else ""
+        )
         self._known: dict[str, tuple[str, ...]] = {}
         self._unidentified: set[str] = set()
 
     @classmethod
-    def of(cls, df: DataFrame, files: Files) -> KafkaTopics | None:
+    def of(cls, df: DataFrame, files: Files, forget: str) -> KafkaTopics | None:
         """Return the topics of a streaming DataFrame, ``None`` if it reads none.
 
         :param files: the checkpoint.
+        :param forget: the command that sets the recorded ids aside; empty if there is none.
         """
         try:
             sources = open_sources(df)
@@ -77,7 +87,7 @@ class KafkaTopics:
         except OTHER_INTERNALS as error:
             log.warning("Topics are not compared by id: Spark has other internals. error=%s", error)
             return None
-        return cls(df.sparkSession, sources, files) if sources else None
+        return cls(df.sparkSession, sources, files, forget) if sources else None
 
     def close(self) -> None:
         """Close the connections."""
@@ -122,8 +132,7 @@ class KafkaTopics:
                 "created again, or the brokers are those of another cluster, so the stream's "
                 "offsets name other records. Nothing of the epoch was committed. Give the stream a "
                 "new query_id and checkpoint_location: it then reads the topic from its "
-                "startingOffsets. If the topic has the same records at the same offsets, as after "
-                f"a move of the cluster, remove the folder {TOPIC_IDS} of the checkpoint"
+                f"startingOffsets{self._otherwise}"
             )
 
     def _record(self, seen: Ids) -> None:

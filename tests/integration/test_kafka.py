@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import shlex
 import time
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,6 +13,8 @@ from typing import Any
 import lance
 import pytest
 
+from airflow_provider_lance.cli.main import main
+from airflow_provider_lance.cli.output import Exit
 from airflow_provider_lance.diagnostics.collect import collect
 from airflow_provider_lance.diagnostics.findings import Code
 from airflow_provider_lance.exceptions import TerminalError, error_class
@@ -146,6 +148,11 @@ def replaced(summary: dict[str, Any], topic: Topic) -> str:
     return message
 
 
+def typed(message: str) -> list[str]:
+    """Return the arguments of the command in a driver's message."""
+    return shlex.split(message.partition(", type lance-stream ")[2])
+
+
 @pytest.mark.parametrize(
     ("count", "off"),
     [(3, {}), (10, {}), (15, OFF)],
@@ -206,16 +213,28 @@ def test_a_topic_created_again_is_refused_though_its_epoch_never_landed(
     assert topic.run()["epochs"] == 0
     topic.create_again()
     topic.add(100, 15)
-    replaced(topic.run(), topic)
+    message = replaced(topic.run(), topic)
+    assert main([*typed(message), "--yes"]) == Exit.HEALTHY
+    topic.sql = Topic.sql
+    assert topic.run()["rows"] == 5, "it goes on at offset 10"
 
 
-def test_a_topic_that_is_the_same_one_can_be_accepted(topic: Topic, tmp_path: Path) -> None:
+def test_a_topic_that_is_the_same_one_can_be_accepted(
+    topic: Topic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     topic.create_again()
     topic.add(0, 15)
     message = replaced(topic.run(), topic)
-    assert f"remove the folder {TOPIC_IDS} of the checkpoint" in message
+    command = typed(message)
+    ids = tmp_path / "checkpoint-orders" / TOPIC_IDS
     assert codes(topic) == [Code.TOPIC_REPLACED]
-    shutil.rmtree(tmp_path / "checkpoint-orders" / TOPIC_IDS)
+    assert main(command) == Exit.USAGE, "it says: add --yes"
+    assert (ids / "0").exists(), "a plan moves nothing"
+    assert main([*command, "--yes"]) == Exit.HEALTHY
+    assert "the next start goes on at its offsets" in capsys.readouterr().out
+    assert not (ids / "0").exists()
+    assert main([*command, "--yes"]) == Exit.HEALTHY
+    assert "No ids of topics are recorded" in capsys.readouterr().out
     assert topic.run()["rows"] == 5
     assert topic.values() == list(range(15))
     topic.create_again()

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_lance.exceptions import DriverAliveError, SpecError, StorageUnavailableError
+from airflow_provider_lance.protocol.checkpoint import TOPIC_IDS
 from airflow_provider_lance.protocol.files import open_files
 from airflow_provider_lance.repair.actions import release_owner, resolve_checkpoint
 from airflow_provider_lance.repair.result import RepairResult
+from airflow_provider_lance.repair.set_aside import forget_topics
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
     Summary,
@@ -72,6 +74,15 @@ def test_owner_that_is_alive_is_not_released_even_with_proven_dead(scene: Scene)
     refused(scene, f"pid {HERE.pid} on {HERE.host}, .* is alive")
     end(scene, OWNER)
     refused(scene, f"pid {HERE.pid} .* is alive", proven_dead=True)
+
+
+def test_ids_of_topics_stay_while_a_driver_is_alive(scene: Scene) -> None:
+    CheckpointDriver(scene, process=HERE, launch_id=OWNER).step()
+    files = open_files(scene.checkpoint)
+    files.write(f"{TOPIC_IDS}/0", b"v1\n{}")
+    with pytest.raises(DriverAliveError, match=f"pid {HERE.pid} .* is alive"):
+        forget_topics(scene.world.open(), QUERY, by="anna", proven_dead=True)
+    assert files.names(TOPIC_IDS) == ["0"]
 
 
 @pytest.mark.parametrize("process", [ELSEWHERE, UNTOLD])
