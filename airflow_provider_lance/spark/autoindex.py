@@ -19,7 +19,9 @@ __all__ = ["MERGED_BYTES", "IndexRefresh"]
 log = logging.getLogger(__name__)
 
 _REST = 2.0
-"""The rest after a refresh, as a multiple of its time: so it takes a third of the time at most."""
+"""Seconds of rest that a second of refreshing needs: so it takes a third of the time at most."""
+_SAVED = 5.0
+"""Seconds of refreshing that earlier rest pays for at most: a merge delays no refresh after it."""
 MERGED_BYTES = 64 * 1024 * 1024
 """Parts of an index that are merged at once; it takes about a second."""
 
@@ -68,12 +70,14 @@ class IndexRefresh:
             log.warning("A refresh of indices is still running. query_id=%s", self._query_id)
 
     def _run(self) -> None:
+        saved, ended = _SAVED, time.monotonic()
         while True:
             self._due.wait()
             self._due.clear()
             ends = self._over.is_set()  # after the clear: end() sets it before it wakes this thread
             self._give_way()
             began = time.monotonic()
+            saved = min(_SAVED, saved + (began - ended) / _REST)
             try:
                 self._refresh()
             except LanceStreamError as error:
@@ -82,7 +86,9 @@ class IndexRefresh:
                 log.exception("Indices not refreshed. query_id=%s", self._query_id)
             if ends:
                 return
-            self._over.wait(_REST * (time.monotonic() - began))
+            ended = time.monotonic()
+            saved -= ended - began
+            self._over.wait(max(0.0, -saved * _REST))
 
     def _refresh(self) -> None:
         assert self._seen is not None

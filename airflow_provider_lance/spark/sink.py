@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.protocol.checkpoint import read_checkpoint
 from airflow_provider_lance.protocol.checkpoint_corruption import refuse_corrupt
+from airflow_provider_lance.protocol.commands import command_line
 from airflow_provider_lance.protocol.commit_policy import CommitPolicy
 from airflow_provider_lance.protocol.dataset import LanceDatasetPort, open_dataset
 from airflow_provider_lance.protocol.decision import Decision
@@ -239,7 +240,8 @@ class LanceSink:
         session.prepare()
         if streaming:  # otherwise Spark has already read it, and writes to it
             refuse_corrupt(files, checkpoint, port, options.query_id, session.watermark)
-            self.topics = KafkaTopics.of(df, files)
+            forget = command_line("resolve", "topics", options.uri, options.query_id)
+            self.topics = KafkaTopics.of(df, files, forget if session.known else "")
             if self.topics:
                 self.topics.admit(checkpoint)
         sides = SideTables(session, self._open_side, digest=options.division)

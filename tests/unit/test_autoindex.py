@@ -148,6 +148,7 @@ def test_the_last_epochs_are_covered_when_the_query_ends(
     uri: str, world: World, refresh: IndexRefresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(autoindex, "_REST", 1000.0)
+    monkeypatch.setattr(autoindex, "_SAVED", 0.0)
     driver = SparkLike(world, {})
     driver.step()
     lance.dataset(uri).create_scalar_index("id", "BTREE")
@@ -157,6 +158,18 @@ def test_the_last_epochs_are_covered_when_the_query_ends(
     assert uncovered(uri) == {"id_idx": 0}
     step(driver, refresh)
     assert uncovered(uri) == {"id_idx": 3}, "nothing begins after the end"
+
+
+def test_saved_rest_pays_for_a_refresh(
+    uri: str, world: World, refresh: IndexRefresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(autoindex, "_REST", 1e6)
+    driver = SparkLike(world, {})
+    driver.step()
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    for _ in range(3):
+        step(driver, refresh)
+        until(lambda: uncovered(uri) == {"id_idx": 0})
 
 
 def test_a_dataset_without_an_index_costs_no_thread(world: World, refresh: IndexRefresh) -> None:
