@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -33,6 +32,7 @@ EXPERIMENTS = (
     ("E4", "rate"),
     ("E5", "throughput"),
     ("E5", "requests"),
+    ("E5", "remote"),
     ("E6", "airflow_side"),
     ("E7", "source_poll"),
     ("E7", "source_backfill"),
@@ -54,13 +54,7 @@ def main() -> int:
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         bench = Bench(scale=scale, work=Path(folder), out=given.out, spark=spark)
-        about = {
-            "scale": scale.value,
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": machine.commit(),
-            "machine": machine.machine(bench.work),
-            "versions": machine.versions(),
-        }
+        about = {"scale": scale.value, **machine.about(bench.work)}
         for name, module in given.only:
             try:
                 sheets.append(_run(module, bench))

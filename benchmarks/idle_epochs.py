@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -24,6 +25,7 @@ from airflow_provider_lance.spark.tuning import spared_forks
 from benchmarks.contestants import NOOP, OURS, STREAMS
 from benchmarks.harness.measure import median
 from benchmarks.harness.progress import progress
+from benchmarks.harness.sheet import Claim, study
 from benchmarks.harness.spark import DDL, add_files, durations, read_files, session
 from benchmarks.harness.turns import by_turns
 
@@ -41,10 +43,17 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=30, help="of each turn")
     parser.add_argument("--rows", type=int, default=500, help="of each epoch")
     given = parser.parse_args()
-    print(json.dumps(compare(given.turns, given.epochs, given.rows)))
+    told = compare(given.turns, given.epochs, given.rows)
+    claims = [
+        Claim(
+            "small epoch beside noop under Spark's defaults", told["epoch_of_noop_by_default"], 0.5
+        ),
+        Claim("ms of addBatch above noop's", told["addBatch_above_noop_ms"], 10),
+    ]
+    print(json.dumps(study("idle_epochs", vars(given), claims, told)))
 
 
-def compare(turns: int, epochs: int, rows: int) -> dict[str, object]:
+def compare(turns: int, epochs: int, rows: int) -> dict[str, Any]:
     """Run all contestants by turns; return medians in milliseconds, by contestant and part."""
     spark = session()
     with tempfile.TemporaryDirectory(prefix="idle-epochs-") as folder:

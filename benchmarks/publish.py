@@ -1,8 +1,10 @@
-"""Put results into the documentation: `python -m benchmarks.publish build/bench [more folders]`.
+"""Put results into the documentation: `python -m benchmarks.publish [folder or file ...]`.
 
-Writes `docs/figures.md`: one table of claims, each with its worst case, then the plots of each
-experiment. Beside it, in `docs/figures/`, are the plots, the ratios and the results that they were
-made of. Nothing in it is written by hand. Where two folders hold one experiment, the later counts.
+A folder is one that `python -m benchmarks` wrote; a file is a laboratory's JSON object, with
+`name`, `claims` (`claim`, `value`, `limit`, `atleast`), `settings`, `date`, `commit`, `machine` and
+`versions`. They are kept in `docs/figures/`, and `docs/figures.md` is made of what is kept there:
+each claim with its worst case, six plots, machines and versions. Where two runs hold one
+experiment, the later one that was given counts. A run of which nothing counts any more is removed.
 """
 
 from __future__ import annotations
@@ -11,124 +13,155 @@ import argparse
 import csv
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.harness.machine import ROOT
+from benchmarks.harness.sheet import Claim
 
 PAGE = ROOT / "docs" / "figures.md"
-PLOTS = ROOT / "docs" / "figures"
+KEPT = ROOT / "docs" / "figures"
 
 HEAD = """# Figures
 
 Each row is one claim with its **worst case**: of all cases that were measured, the one nearest to
-the limit, or furthest beyond it. "Ahead of", "beside" and "against" are ratios of two medians from
-one run. Where the limit is "≤", below 1 means that `lance-stream` took less; where it is "≥", above
-1 means that it did more. [Benchmarks](benchmarks.md) explains the experiments and names the command
-behind each figure. [What an epoch costs](costs.md) is the summary.
+the limit, or furthest beyond it. A miss is shown as a miss. "Ahead of", "beside" and "against" are
+ratios of two medians from one run: where the limit is "≤", below 1 means that `lance-stream` took
+less; where it is "≥", above 1 means that it did more.
 
-`python -m benchmarks.publish` writes this page from results.
+`lance-stream` is this package, `delta` is delta-rs and `iceberg` is pyiceberg, both by
+`foreachBatch`; `classic` is the same writer with two transactions an epoch, `successor` with one
+and a search; `bare` is a Lance append without any protocol; `noop` writes nothing.
+[Benchmarks](benchmarks.md#the-contestants) has more about them.
+
+Put `.venv/bin/python -m` before a command. `python -m benchmarks.publish` writes this page from
+the raw results.
 """
-
-RAW = """## Raw results
-
-| file | holds |
-| --- | --- |
-| [ratios.csv](figures/ratios.csv) | every ratio of this page's experiments, with its conditions |
-{files}
-"""
+PLOTS = (
+    ("e1-growth", "Does a commit stay cheap, as a table grows that nobody compacts?"),
+    ("e1-spark", "What does an epoch of 500 rows cost on Spark, beside other tables and sinks?"),
+    ("e5-throughput", "How many rows a second does it write, beside Spark's parquet sink?"),
+    ("freshness", "How old is a row when a reader first sees it?"),
+    ("restart", "How long does a restart take, as history grows?"),
+    ("requests", "How many requests does an object store get, and bill?"),
+)
+"""What a buyer asks."""
 
 Row = Sequence[str]
+Told = Mapping[str, Any]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.publish", description=__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, help="that `python -m benchmarks` wrote")
-    publish(parser.parse_args().folders, PAGE, PLOTS)
-
-
-def publish(folders: Iterable[Path], page: Path, plots: Path) -> None:
-    """Write the page and copy what it shows."""
-    shutil.rmtree(plots, ignore_errors=True)
-    plots.mkdir(parents=True)
-    runs: dict[str, Mapping[str, Any]] = {}
-    experiments: dict[tuple[str, str], tuple[str, Mapping[str, Any]]] = {}
-    for number, folder in enumerate(folders, 1):
-        run = json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        name = f"run {number}"
-        runs[name] = run
-        for suffix in ("json", "csv"):
-            shutil.copy(folder / f"results.{suffix}", plots / f"results-{number}.{suffix}")
-        for each in run["experiments"]:
-            experiments[each["name"], each["title"]] = name, each
-            for plot in each["plots"]:
-                for suffix in ("svg", "png"):
-                    shutil.copy(folder / f"{plot}.{suffix}", plots)
-    chosen = [experiments[key] for key in sorted(experiments)]
-    _write_ratios(plots / "ratios.csv", chosen)
-    files = [
-        f"| [results-{number}.json](figures/results-{number}.json), "
-        f"[results-{number}.csv](figures/results-{number}.csv) | {name}: all figures, all claims |"
-        for number, name in enumerate(runs, 1)
-    ]
-    claims = _table(
-        ("", "claim", "worst case", "case", "limit", ""),
-        [row for _, each in chosen for row in _claims(each)],
+    parser.add_argument(
+        "given", nargs="*", type=Path, help="folders of runs, files of laboratories"
     )
-    parts = [HEAD, claims, "## Plots\n"]
-    parts += [_experiment(name, each) for name, each in chosen]
-    parts += [RAW.format(files="\n".join(files)), _runs(runs)]
+    publish(parser.parse_args().given, PAGE, KEPT)
+
+
+def publish(given: Iterable[Path], page: Path, kept: Path) -> None:
+    """Keep what is given, and write the page from all that is kept."""
+    kept.mkdir(parents=True, exist_ok=True)
+    for each in given:
+        if each.is_dir():
+            _keep_run(each, kept)
+        else:
+            told = _read(each)
+            if not told.get("claims"):
+                raise SystemExit(f"{each}: no claims, so there is nothing to publish.")
+            target = kept / f"{told['name']}.json"
+            if each.resolve() != target.resolve():
+                shutil.copy(each, target)
+    runs = {_number(path): _read(path) for path in kept.glob("results-*.json")}
+    chosen: dict[tuple[str, str], tuple[int, Told]] = {}
+    for number in sorted(runs):
+        for each in runs[number]["experiments"]:
+            chosen[each["name"], each["title"]] = number, each
+    found = [chosen[key] for key in sorted(chosen)]
+    counting = {number for number, _ in found}
+    plots = [(name, asks) for name, asks in PLOTS if any(name in e["plots"] for _, e in found)]
+    for number in runs.keys() - counting:
+        (kept / f"results-{number}.json").unlink()
+    _write_ratios(kept / "ratios.csv", found)
+    labs = {
+        path: _read(path) for path in sorted(kept.glob("*.json")) if "results-" not in path.name
+    }
+    rows = [row for run, each in found for row in _claims(each, _command(runs[run], each["name"]))]
+    for told in labs.values():
+        rows += _claims(told, f"benchmarks.{told['name']}")
+    made = [(kept / f"results-{number}.json", runs[number]) for number in sorted(counting)]
+    parts = [
+        HEAD,
+        _table(("claim", "limit", "seen", "held?", "command"), rows),
+        "## Six plots\n",
+        *(f"{asks}\n\n![{asks}]({kept.name}/{name}.svg)\n" for name, asks in plots),
+        "## Machines, versions and raw results\n",
+        _runs([*made, *labs.items()], kept),
+        f"[ratios.csv]({kept.name}/ratios.csv) has every ratio, with its conditions.\n",
+    ]
     page.write_text("\n".join(parts), encoding="utf-8")
 
 
-def _runs(runs: Mapping[str, Mapping[str, Any]]) -> str:
+def _keep_run(folder: Path, kept: Path) -> None:
+    number = 1 + max((_number(path) for path in kept.glob("results-*.json")), default=0)
+    shutil.copy(folder / "results.json", kept / f"results-{number}.json")
+    for name, _ in PLOTS:
+        if (folder / f"{name}.svg").exists():
+            shutil.copy(folder / f"{name}.svg", kept)
+
+
+def _read(path: Path) -> Told:
+    told: Told = json.loads(path.read_text(encoding="utf-8").strip())
+    return told
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.partition("-")[2])
+
+
+def _command(run: Told, experiment: str) -> str:
+    full = "--full " if run["scale"] == "full" else ""
+    return f"benchmarks {full}--only {experiment}"
+
+
+def _claims(told: Told, command: str) -> Iterator[Row]:
+    """Yield one row for each claim: of its cases the worst."""
+    cases: dict[tuple[str, float, bool], list[Claim]] = {}
+    for each in told["claims"]:
+        claim = Claim(each["claim"], each["value"], each["limit"], each.get("atleast", False))
+        cases.setdefault((claim.claim.partition(", ")[0], claim.limit, claim.atleast), []).append(
+            claim
+        )
+    for (name, limit, atleast), found in cases.items():
+        worst = (min if atleast else max)(found, key=lambda each: each.value)
+        alone = len(found) == 1
+        case = worst.claim.partition(", ")[2]
+        yield (
+            worst.claim if alone else name,
+            f"{'≥' if atleast else '≤'}\N{NO-BREAK SPACE}{limit:g}",
+            f"{worst.value:g}" + ("" if alone else f" ({case}; worst of {len(found)})"),
+            "yes" if worst.holds else "**missed**",
+            f"`{command}`",
+        )
+
+
+def _runs(made: Iterable[tuple[Path, Told]], kept: Path) -> str:
     rows = [
         (
-            name,
-            run["date"][:10],
-            run["commit"],
-            run["scale"],
-            ", ".join(
-                f"{value} {what.replace('_', ' ')}" for what, value in run["machine"].items()
-            ),
-            ", ".join(f"{what} {value}" for what, value in run["versions"].items()),
+            f"[{path.name}]({kept.name}/{path.name})",
+            told["date"][:10],
+            told["commit"],
+            told.get("scale", ""),
+            ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in told["machine"].items()),
+            ", ".join(f"{what} {value}" for what, value in told["versions"].items()),
         )
-        for name, run in runs.items()
+        for path, told in made
     ]
-    return _table(("run", "date", "commit", "scale", "machine", "versions"), rows)
+    return _table(("raw", "date", "commit", "size", "machine", "versions"), rows)
 
 
-def _experiment(run: str, told: Mapping[str, Any]) -> str:
-    settings = ", ".join(f"{name} {value}" for name, value in told["settings"].items())
-    lines = [f"### {told['name']}: {told['title']}", ""]
-    lines += [f"![{told['title']}: {plot}](figures/{plot}.svg)\n" for plot in told["plots"]]
-    lines += [f"{run.capitalize()}; {settings}.", ""]
-    return "\n".join(lines)
-
-
-def _claims(told: Mapping[str, Any]) -> Iterable[Row]:
-    """Yield one row for each claim: of its cases the worst."""
-    cases: dict[tuple[str, float, bool], list[Mapping[str, Any]]] = {}
-    for each in told["claims"]:
-        key = each["claim"].partition(", ")[0], each["limit"], each["atleast"]
-        cases.setdefault(key, []).append(each)
-    for (claim, limit, atleast), found in cases.items():
-        worst = (min if atleast else max)(found, key=lambda each: each["value"])
-        case = worst["claim"].partition(", ")[2].partition("; ")[0]
-        if len(found) > 1:
-            case += f"; worst of {len(found)}"
-        yield (
-            told["name"],
-            claim,
-            f"{worst['value']:g}",
-            case,
-            f"{'≥' if atleast else '≤'}\N{NO-BREAK SPACE}{limit:g}",
-            "holds" if worst["holds"] else "**missed**",
-        )
-
-
-def _write_ratios(path: Path, chosen: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+def _write_ratios(path: Path, chosen: Iterable[tuple[int, Told]]) -> None:
     named = ("figure", "value", "unit", "of", "to")
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -140,7 +173,7 @@ def _write_ratios(path: Path, chosen: Iterable[tuple[str, Mapping[str, Any]]]) -
                 conditions = ";".join(f"{k}={v}" for k, v in each.items() if k not in named)
                 who = each.get("of", ""), each.get("to", "")
                 writer.writerow(
-                    (run, told["name"], each["figure"], *who, conditions, each["value"])
+                    (f"run {run}", told["name"], each["figure"], *who, conditions, each["value"])
                 )
 
 

@@ -30,7 +30,10 @@ from airflow_provider_lance.spec.sink_options import SinkOptions
 from benchmarks.day import INTERVAL, Stream
 from benchmarks.harness.ageing import Ageing
 from benchmarks.harness.memory import held
+from benchmarks.harness.sheet import Claim, study
 
+CLAIMED = ("commit_p50_by_control", "fragments", "beside_bytes", "memory_mib")
+LIMIT = 1.2
 HOUR = 360
 """Epochs."""
 DAY, WEEK = 24 * HOUR, 168 * HOUR
@@ -168,9 +171,16 @@ def main(words: Sequence[str] | None = None) -> dict[str, Any]:
     arguments = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as folder:
         figures = spend(Path(folder), arguments)
-    print(json.dumps({"epochs": arguments.epochs, "rows": arguments.rows} | figures))
-    return figures
+    return {"settings": vars(arguments)} | figures
+
+
+def tell(figures: dict[str, Any]) -> None:
+    claims = [
+        Claim(f"week: {name}, last hour beside the first day's", figures[name]["ratio"], LIMIT)
+        for name in CLAIMED
+    ]
+    print(json.dumps(study("week", figures.pop("settings"), claims, figures)))
 
 
 if __name__ == "__main__":
-    main()
+    tell(main())

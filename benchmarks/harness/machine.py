@@ -6,11 +6,23 @@ import os
 import platform
 import re
 import subprocess
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _PACKAGES = ("pylance", "pyspark", "pyarrow", "deltalake", "pyiceberg", "apache-airflow-core")
+
+
+def about(work: Path) -> dict[str, Any]:
+    """Return what is true of a whole run: date, commit, machine and versions."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "machine": machine(work),
+        "versions": versions(),
+    }
 
 
 def machine(work: Path) -> dict[str, str | int | float]:

@@ -145,6 +145,7 @@ def _legend(figure: Any, axes: Sequence[Any]) -> None:
         handles, labels = axis.get_legend_handles_labels()
         named |= dict(zip(labels, handles, strict=True))
     if named:
+        columns = 4 if max(map(len, named)) < 20 else 2
         figure.legend(
-            named.values(), named.keys(), loc="outside lower center", ncols=min(len(named), 4)
+            named.values(), named.keys(), loc="outside lower center", ncols=min(len(named), columns)
         )

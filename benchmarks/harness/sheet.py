@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.harness.machine import about
 
 Label = str | int | float
 
@@ -35,6 +38,10 @@ class Claim:
     def holds(self) -> bool:
         """Tell whether the number does."""
         return self.value >= self.limit if self.atleast else self.value <= self.limit
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the claim as raw results have it."""
+        return {**asdict(self), "holds": self.holds}
 
 
 class Sheet:
@@ -78,16 +85,7 @@ class Sheet:
                 {"figure": each.figure, "value": each.value, "unit": each.unit, **each.labels}
                 for each in self._ordered()
             ],
-            "claims": [
-                {
-                    "claim": each.claim,
-                    "value": each.value,
-                    "limit": each.limit,
-                    "atleast": each.atleast,
-                    "holds": each.holds,
-                }
-                for each in self.claims
-            ],
+            "claims": [each.to_json() for each in self.claims],
             "plots": self.plots,
         }
 
@@ -108,19 +106,32 @@ class Sheet:
         return sorted(self.figures, key=lambda each: each.unit != "ratio")
 
 
-def write(sheets: Sequence[Sheet], folder: Path, about: Mapping[str, Any]) -> None:
+def write(sheets: Sequence[Sheet], folder: Path, run: Mapping[str, Any]) -> None:
     """Write ``results.json`` and ``results.csv``.
 
-    :param about: machine, versions, commit and whatever else is true of the whole run.
+    :param run: machine, versions, commit and whatever else is true of the whole run.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    told = {**about, "experiments": [sheet.to_json() for sheet in sheets]}
+    told = {**run, "experiments": [sheet.to_json() for sheet in sheets]}
     (folder / "results.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     with (folder / "results.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("experiment", "figure", "value", "unit", "labels"))
         for sheet in sheets:
             writer.writerows(sheet.rows())
+
+
+def study(
+    name: str, settings: Mapping[str, Any], claims: Iterable[Claim], told: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return what a study of one question prints, in the shape that can be published."""
+    return {
+        "name": name,
+        **about(Path(tempfile.gettempdir())),
+        "settings": settings,
+        "claims": [each.to_json() for each in claims],
+        "figures": told,
+    }
 
 
 def _rounded(value: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import shutil
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +31,7 @@ from benchmarks.harness.scale import Scale
 from benchmarks.harness.sheet import Sheet, write
 from benchmarks.harness.spark import SCHEMA, add_files, durations, rows
 from benchmarks.harness.turns import by_turns
-from benchmarks.publish import publish
+from benchmarks.publish import KEPT, PAGE, publish
 
 ROWS = 40
 
@@ -236,7 +237,7 @@ def test_each_experiment_has_what_the_command_asks_for(name: str, module: str) -
 
 def test_experiments_are_chosen_by_name_in_their_own_order() -> None:
     assert command.chosen("upkeep,E1") == [("E1", "growth"), ("E2", "upkeep")]
-    assert [name for name, _ in command.chosen("E5")] == ["E5", "E5"]
+    assert [name for name, _ in command.chosen("E5")] == ["E5", "E5", "E5"]
     with pytest.raises(argparse.ArgumentTypeError, match="E9"):
         command.chosen("E1,E9")
 
@@ -290,6 +291,9 @@ def test_the_classic_design_finds_an_epoch_whose_watermark_is_missing(tmp_path: 
 # ------------------------------------------------------------------------------------ publishing
 
 
+ABOUT = {"date": "2026-01-02T03:04:05", "commit": "abc", "machine": {"cores": 2}, "versions": {}}
+
+
 def published(tmp_path: Path, *values: float) -> str:
     """Publish one run for each value and return the page."""
     folders = []
@@ -298,44 +302,71 @@ def published(tmp_path: Path, *values: float) -> str:
         sheet.ratio("commit_p50", of="ours", to="theirs", value=value, epochs="1-3")
         sheet.claim("is ahead", value=value, limit=1.0)
         folder = tmp_path / str(number)
-        sheet.plots = [draw(folder, "plot", Lines({"a": [(1, 1)]}, "t", "x", "y"))]
-        about = {"date": "2026-01-02T03:04:05", "commit": "abc", "scale": "full"}
-        write([sheet], folder, about | {"machine": {"cores": 2}, "versions": {"python": "3"}})
+        sheet.plots = [draw(folder, "restart", Lines({"a": [(1, 1)]}, "t", "x", "y"))]
+        write([sheet], folder, ABOUT | {"scale": "full"})
         folders.append(folder)
     publish(folders, tmp_path / "page.md", tmp_path / "figures")
     return (tmp_path / "page.md").read_text()
 
 
-def test_the_page_has_the_claims_and_plots_and_the_ratios_lie_beside_it(tmp_path: Path) -> None:
+def test_the_page_has_claims_and_plots_and_what_is_raw_lies_beside_it(tmp_path: Path) -> None:
     page = published(tmp_path, 0.5)
-    assert "| E1 | is ahead | 0.5 |  | ≤\N{NO-BREAK SPACE}1 | holds |" in page
-    assert "![A title: plot](figures/plot.svg)" in page
+    bound = "≤\N{NO-BREAK SPACE}1"
+    assert f"| is ahead | {bound} | 0.5 | yes | `benchmarks --full --only E1` |" in page
+    assert "](figures/restart.svg)" in page
     names = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert names == ["plot.png", "plot.svg", "ratios.csv", "results-1.csv", "results-1.json"]
+    assert names == ["ratios.csv", "restart.svg", "results-1.json"]
     ratios = (tmp_path / "figures" / "ratios.csv").read_text().splitlines()
     assert ratios[1:] == ["run 1,E1,commit_p50,ours,theirs,epochs=1-3,0.5"]
 
 
 @pytest.mark.parametrize(
-    ("atleast", "worst", "holds"), [(False, "1.5 | b", "**missed**"), (True, "0.5 | a", "holds")]
+    ("atleast", "worst", "held"), [(False, "1.5 (b", "**missed**"), (True, "0.5 (a", "yes")]
 )
 def test_the_page_shows_the_worst_case_of_a_claim(
-    tmp_path: Path, atleast: bool, worst: str, holds: str
+    tmp_path: Path, atleast: bool, worst: str, held: str
 ) -> None:
     sheet = Sheet("E1", "A title", {})
     limit = 0.5 if atleast else 1.0
     sheet.claim("is ahead, a", value=0.5, limit=limit, atleast=atleast)
     sheet.claim("is ahead, b", value=1.5, limit=limit, atleast=atleast)
-    about = {"date": "2026-01-02", "commit": "abc", "scale": "full", "machine": {}, "versions": {}}
-    write([sheet], tmp_path / "run", about)
+    write([sheet], tmp_path / "run", ABOUT | {"scale": "quick"})
     publish([tmp_path / "run"], tmp_path / "page.md", tmp_path / "figures")
     page = (tmp_path / "page.md").read_text()
     bound = "≥\N{NO-BREAK SPACE}0.5" if atleast else "≤\N{NO-BREAK SPACE}1"
-    assert f"| E1 | is ahead | {worst}; worst of 2 | {bound} | {holds} |" in page
+    row = f"| is ahead | {bound} | {worst}; worst of 2) | {held} | `benchmarks --only E1` |"
+    assert row in page
     assert page.count("is ahead") == 1
 
 
-def test_a_later_run_of_an_experiment_counts(tmp_path: Path) -> None:
+def test_a_later_run_of_an_experiment_counts_and_the_earlier_one_goes(tmp_path: Path) -> None:
     page = published(tmp_path, 0.5, 1.5)
-    assert "| E1 | is ahead | 1.5 |  | ≤\N{NO-BREAK SPACE}1 | **missed** |" in page
-    assert "1 | holds |" not in page
+    assert "| 1.5 | **missed** |" in page
+    assert "| yes |" not in page
+    assert not (tmp_path / "figures" / "results-1.json").exists()
+
+
+def test_a_laboratory_is_published_by_its_claims(tmp_path: Path) -> None:
+    """What it says of its own claims does not count; its figures do."""
+    claim = {"claim": "fragments", "value": 1.3, "limit": 1.2, "holds": True}
+    (tmp_path / "week.json").write_text(json.dumps({"name": "week", "claims": [claim]} | ABOUT))
+    publish([tmp_path / "week.json"], tmp_path / "page.md", tmp_path / "figures")
+    page = (tmp_path / "page.md").read_text()
+    row = "| fragments | ≤\N{NO-BREAK SPACE}1.2 | 1.3 | **missed** | `benchmarks.week` |"
+    assert row in page
+    assert "[week.json](figures/week.json)" in page
+
+
+def test_a_laboratory_without_claims_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "week.json").write_text(json.dumps({"name": "week"} | ABOUT))
+    with pytest.raises(SystemExit, match="no claims"):
+        publish([tmp_path / "week.json"], tmp_path / "page.md", tmp_path / "figures")
+
+
+def test_the_published_page_is_what_its_raw_files_make_and_is_short(tmp_path: Path) -> None:
+    shutil.copytree(KEPT, tmp_path / "figures")
+    publish([], tmp_path / "page.md", tmp_path / "figures")
+    assert (tmp_path / "page.md").read_text() == PAGE.read_text()
+    for path in KEPT.iterdir():
+        assert path.read_bytes() == (tmp_path / "figures" / path.name).read_bytes()
+    assert len(PAGE.read_text().splitlines()) <= 130
