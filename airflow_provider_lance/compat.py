@@ -46,11 +46,10 @@ __all__ = [
     "AirflowSkipException",
     "AirflowTaskTimeout",
     "SubmittedDriver",
+    "ask_yarn",
     "asset_stores",
     "check_tracking",
     "conf",
-    "delete_driver_pod",
-    "kill_yarn_application",
     "masked_texts",
     "redact",
     "redirect_submit_output",
@@ -228,13 +227,25 @@ def check_tracking(hook: SparkSubmitHook) -> None:
     hook._validate_yarn_track_via_rm_api_config()
 
 
-def kill_yarn_application(hook: SparkSubmitHook, application: str) -> None:
-    """Ask YARN to end an application."""
-    hook._kill_yarn_application(application)
+def ask_yarn(
+    hook: SparkSubmitHook, path: str, put: Mapping[str, str] | None = None, **query: str
+) -> Any:
+    """Send one request to YARN's resource manager; return its answer.
 
+    The hook of 6.1 has no public request, and none says that YARN refused to end an application.
 
-def delete_driver_pod(hook: SparkSubmitHook, pod: str, namespace: str) -> None:
-    """Ask Kubernetes to delete a driver's pod."""
-    hook._kubernetes_driver_pod = pod
-    hook._connection["namespace"] = namespace
-    hook._delete_driver_pod()
+    :param put: what to write at this path.
+    :raises requests.RequestException: it did not answer, or refused.
+    """
+    import requests
+
+    answer = requests.request(
+        "PUT" if put else "GET",
+        f"{hook._get_yarn_rm_base_url()}/ws/v1/cluster/{path}",
+        params=query,
+        json=put,
+        auth=hook._resolved_yarn_rm_auth,
+        timeout=hook._HTTP_TIMEOUT,
+    )
+    answer.raise_for_status()
+    return answer.json()

@@ -32,6 +32,9 @@ class Driver(Protocol):
     def exit_status(self) -> int | None:
         """Return its exit status, negative for a signal; ``None`` before its end or if unknown."""
 
+    def end_note(self) -> str:
+        """Return what its cluster says of its end, and where its log is; empty for no answer."""
+
     def is_ending(self) -> bool:
         """Return whether it has exited and its exit status is about to be noted."""
 
@@ -59,6 +62,8 @@ class Polled(NamedTuple):
 
     alive: bool
     exit_status: int | None
+    said: str = ""
+    """The cluster's own words on the end."""
 
 
 class Master:
@@ -108,4 +113,16 @@ class ClusterManager(Master, ABC):
 
     @abstractmethod
     def kill(self, hook: SparkSubmitHook, name: str, namespace: str) -> None:
-        """Ask the cluster to end a driver; raises its client's errors."""
+        """Ask the cluster to end a driver; raises its client's errors, also if it refuses."""
+
+    @abstractmethod
+    def log_command(self, name: str, namespace: str) -> str:
+        """Return the command that prints a driver's log."""
+
+    def marks(self, launch_id: str, conf: Mapping[str, str]) -> dict[str, str]:
+        """Return the Spark settings by which :meth:`find` knows a launch; none by default."""
+        return {}
+
+    def find(self, hook: SparkSubmitHook, launch_id: str) -> str:
+        """Return the name of a launch's driver, empty if unknown; raises its client's errors."""
+        return ""

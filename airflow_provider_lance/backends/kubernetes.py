@@ -7,7 +7,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_lance.backends.base import ClusterManager, Polled
-from airflow_provider_lance.compat import delete_driver_pod, submitted_driver
+from airflow_provider_lance.compat import submitted_driver
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -52,5 +52,11 @@ class Kubernetes(ClusterManager):
         return Polled(phase not in _EXIT, _EXIT.get(phase))
 
     def kill(self, hook: SparkSubmitHook, name: str, namespace: str) -> None:
-        """Delete the driver's pod."""
-        delete_driver_pod(hook, name, namespace)
+        """Delete the driver's pod; the hook's own way does not say that it was refused."""
+        from airflow.providers.cncf.kubernetes import kube_client
+
+        kube_client.get_kube_client().delete_namespaced_pod(name, namespace)
+
+    def log_command(self, name: str, namespace: str) -> str:
+        """Return ``kubectl logs``."""
+        return f"kubectl logs {name} -n {namespace}"

@@ -45,6 +45,19 @@ class ClusterDriver(JsonRecord):
     json_name = "a driver in a cluster"
     json_readers: ClassVar[Mapping[str, Reader]] = {"manager": _manager}
 
+    @classmethod
+    def of_launch(cls, manager: str, spark_conn_id: str, launch_id: str) -> Self | None:
+        """Return the driver that the cluster knows under a launch's id, ``None`` if it has none.
+
+        ``None`` also if the cluster gives no answer.
+        """
+        driver = cls(manager, "", spark_conn_id=spark_conn_id)
+        try:
+            name = CLUSTER_MANAGERS[manager].find(driver._hook(), launch_id)
+        except Exception:  # as in a poll
+            return None
+        return replace(driver, name=name) if name else None
+
     def __str__(self) -> str:
         place = f" in namespace {self.namespace}" if self.namespace else ""
         return f"{self.manager} {self.name}{place}"
@@ -58,6 +71,16 @@ class ClusterDriver(JsonRecord):
         """Return 0 for success, 1 for failure, ``None`` before the end or without an answer."""
         polled = self._poll()
         return polled.exit_status if polled else None
+
+    def end_note(self) -> str:
+        """Return the cluster's own words on its end, and the command that prints its log."""
+        polled = self._poll()
+        if polled is None or polled.alive:
+            return ""
+        if polled.exit_status is None:  # neither the driver nor its log is there any more
+            return polled.said
+        log = CLUSTER_MANAGERS[self.manager].log_command(self.name, self.namespace)
+        return "; ".join(filter(None, [polled.said, f"its log: `{log}`"]))
 
     def is_ending(self) -> bool:
         """Return False: a cluster notes the end at once."""
@@ -118,6 +141,10 @@ class UnseenDriver(JsonRecord):
     def exit_status(self) -> int | None:
         """Return None: nothing notes its end here."""
         return None
+
+    def end_note(self) -> str:
+        """Return nothing: nobody can be asked."""
+        return ""
 
     def is_ending(self) -> bool:
         """Return False: it cannot be seen to end."""

@@ -145,10 +145,12 @@ class Submission:
         *,
         options: Sequence[str] = (),
         attached: bool = False,
+        launch_id: str = "",
     ) -> SparkSubmitHook:
         """Make the hook that submits one launch; starts nothing.
 
         :param options: further arguments of the application, if its driver runs on this host.
+        :param launch_id: what a driver in a cluster is found by.
         :param attached: spark-submit is awaited, so it must run as long as the driver.
         :raises SpecError: the hook refuses its arguments.
         """
@@ -168,6 +170,7 @@ class Submission:
         conf = {key: _spark_value(value) for key, value in self.conf.items()}
         if self.manager and not attached:
             conf[self.manager.waiting] = "false"
+            conf |= self.manager.marks(launch_id, conf)
         who = f"Spark connection {self.conn_id!r}"
         try:
             made = SparkSubmitHook(

@@ -116,7 +116,7 @@ def _hand_over(spec: JobSpec, submission: Submission, manager: ClusterManager) -
         folder = RunDirectory(Path(name), spec.sink.query_id, spec.launch_id)
         folder.make()
         code = shipping.build_zip(folder.path, submission.modules)
-        hook = submission.hook(folder.spec_file, code)
+        hook = submission.hook(folder.spec_file, code, launch_id=spec.launch_id)
         inherit_no_more(hook, submission.connection)
         folder.write_spec(spec.dumps())
         try:

@@ -71,6 +71,10 @@ class LocalDriver(JsonRecord):
         document = RunDirectory.at(self.folder).read_exit()
         return document["status"] if document else None
 
+    def end_note(self) -> str:
+        """Return nothing: its log and exit status are here."""
+        return ""
+
     def is_ending(self) -> bool:
         """Return whether the driver has exited and its wrapper has yet to note the exit status."""
         return self.exit_status() is None and self.keeper.alive() is True

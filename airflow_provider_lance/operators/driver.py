@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from airflow_provider_lance.backends.launch import Launch, UnseenDriver, same_task
+from airflow_provider_lance.backends.launch import ClusterDriver, Launch, UnseenDriver, same_task
 from airflow_provider_lance.backends.submission import Submission
 from airflow_provider_lance.backends.submit import driver_root, plan_launch, start_driver
 from airflow_provider_lance.drivers.local import find
@@ -65,15 +65,17 @@ class TaskDriver:
     def _state(self) -> DriverTaskState:
         return DriverTaskState.of(self._context)
 
-    def find(self, planned: Launch, limits: Limits) -> Launch | None:
+    def find(self, request: StreamRequest, limits: Limits) -> Launch | None:
         """Return a launch of an earlier try whose driver still runs.
 
         One that was launched with other arguments, or before the task was cleared, is asked to
         stop.
         """
+        planned = request.launch
         found = _find_launch(self._state, planned, self._hook)
         if found is None:
             return None
+        found = _seen_by_cluster(found, request.submission)
         health = Supervisor(found, self._hook, limits).look()
         if health.state.ended or health.state.lost:
             self._log.info("The previous driver has exited. launch=%s %s", found.launch_id, health)
@@ -213,6 +215,17 @@ def _find_launch(state: DriverTaskState, planned: Launch, hook: LanceHook) -> La
     if RunDirectory(root, known.query_id, known.launch_id).path.is_dir():
         return None  # it was given up before its start, on this host
     return known
+
+
+def _seen_by_cluster(launch: Launch, submission: Submission) -> Launch:
+    """Return a launch with the driver that its cluster knows, if it was not known.
+
+    A worker may die after spark-submit has handed a driver over, and before the driver is noted.
+    """
+    if submission.manager is None or not isinstance(launch.driver, UnseenDriver):
+        return launch
+    known = ClusterDriver.of_launch(submission.manager.name, submission.conn_id, launch.launch_id)
+    return replace(launch, driver=known) if known else launch
 
 
 def _launch_of_owner(planned: Launch, hook: LanceHook) -> Launch | None:

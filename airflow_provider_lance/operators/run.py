@@ -122,7 +122,7 @@ class StreamRun:
         if waited:
             config = replace(config, deadline=waited.deadline)
         self._show_links(config.launch.uri)
-        launch = self._driver.find(request.launch, config.limits)
+        launch = self._driver.find(request, config.limits)
         if launch is None:
             master_kind(request.submission.connection).require(request.submission.connection)
         if request.spec.trigger == AVAILABLE_NOW:

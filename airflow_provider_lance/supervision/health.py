@@ -185,7 +185,9 @@ def _gone(observation: DriverObservation) -> Health:
     ):
         reason = "the driver ended with success; its summary cannot be read from here"
         return Health(StreamState.FINISHED, f"{reason}{last}")
-    how = f" ({_exit(observation.exit_status)})" if observation.exit_status is not None else ""
+    status = observation.exit_status
+    end = ["" if status is None else _exit(status), observation.end_note]
+    how = f" ({', '.join(filter(None, end))})" if any(end) else ""
     doubt = _in_flight(observation)
     if observation.last_error and (observation.exit_status or 0) > 0:  # a signal has another cause
         found = observation.last_error

@@ -60,9 +60,9 @@ class DriverObservation:
     The fields from ``launched_at`` on are for :func:`.health.evaluate`. ``age`` counts from the
     launch, on the observer's clock. ``reports_unreadable`` says that this observer can never read
     the driver's heartbeats. ``exit_status`` is spark-submit's if its wrapper noted one, or the
-    cluster's; negative for a signal. ``last_error`` is the newest in the log of a driver that has
-    exited, where it is readable. A supervisor reads ``checkpoint``, ``owner`` and ``stop_note``
-    only when :func:`.health.is_suspect` says so.
+    cluster's; negative for a signal; ``end_note`` is what the cluster says of it. ``last_error`` is
+    the newest in the log of a driver that has exited, where it is readable. A supervisor reads
+    ``checkpoint``, ``owner`` and ``stop_note`` only when :func:`.health.is_suspect` says so.
     """
 
     launch_id: str
@@ -78,6 +78,7 @@ class DriverObservation:
     age: float = 0.0
     reports_unreadable: bool = False
     exit_status: int | None = None
+    end_note: str = ""
     last_error: LastError | None = None
     checkpoint: Checkpoint | None = None
     owner: Owner | None = None

@@ -176,6 +176,7 @@ class Supervisor:
             reports_unreadable=self._reports is None,
             summary=self.summary,
             exit_status=self.launch.driver.exit_status() if alive is False else None,
+            end_note=self.launch.driver.end_note() if alive is False else "",
             last_error=self._last_error if alive is False else None,
             checkpoint=self._checkpoint() if evidence else None,
             owner=owner,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_provider_lance.backends.base import Driver
 from airflow_provider_lance.backends.launch import ClusterDriver, Launch, UnseenDriver, same_task
@@ -124,8 +125,8 @@ class ResourceManager:
     """YARN's REST API on loopback, as far as it is asked: one application's state, and its end."""
 
     def __init__(self) -> None:
-        self.state, self.final_status = "RUNNING", "UNDEFINED"
-        self.code = 200
+        self.state, self.final_status, self.diagnostics = "RUNNING", "UNDEFINED", ""
+        self.code = self.kill_code = 200
         self.seen: list[tuple[str, str, Any]] = []
         manager = self
 
@@ -136,7 +137,7 @@ class ResourceManager:
                     "id": APPLICATION,
                     "state": manager.state,
                     "finalStatus": manager.final_status,
-                    "diagnostics": "",
+                    "diagnostics": manager.diagnostics,
                 }
                 known = self.path == f"/ws/v1/cluster/apps/{APPLICATION}"
                 self.answer(manager.code if known else 404, {"app": app})
@@ -144,8 +145,9 @@ class ResourceManager:
             def do_PUT(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 manager.seen.append(("PUT", self.path, body))
-                manager.state, manager.final_status = body["state"], "KILLED"
-                self.answer(202, body)
+                if manager.kill_code == 200:
+                    manager.state, manager.final_status = body["state"], "KILLED"
+                self.answer(manager.kill_code, body)
 
             def answer(self, code: int, document: Any) -> None:
                 content = json.dumps(document).encode()
@@ -207,6 +209,36 @@ def test_yarn_ends_exactly_this_driver(yarn: ResourceManager) -> None:
     puts = [each for each in yarn.seen if each[0] == "PUT"]
     assert puts == [("PUT", f"/ws/v1/cluster/apps/{APPLICATION}/state", {"state": "KILLED"})]
     assert YARN.alive() is False
+
+
+@pytest.mark.parametrize("code", [401, 403, 500])
+def test_a_kill_that_yarn_refuses_is_no_kill(yarn: ResourceManager, code: int) -> None:
+    yarn.kill_code = code
+    assert YARN.kill() is False
+
+
+@pytest.mark.parametrize(
+    ("state", "diagnostics", "said"),
+    [
+        ("RUNNING", "", ""),
+        ("KILLED", "Killed by user dr.who.\nMore.", "YARN says KILLED: Killed by user dr.who."),
+        ("FAILED", "", "YARN says FAILED"),
+    ],
+)
+def test_yarn_says_how_a_driver_ended_and_where_its_log_is(
+    yarn: ResourceManager, state: str, diagnostics: str, said: str
+) -> None:
+    yarn.state, yarn.diagnostics = state, diagnostics
+    log = f"; its log: `yarn logs -applicationId {APPLICATION}`"
+    assert YARN.end_note() == (f"{said}{log}" if said else "")
+
+
+def test_yarn_is_asked_with_the_oldest_spark_provider_too(
+    yarn: ResourceManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hook of 6.1 has no public method for it."""
+    monkeypatch.delattr(SparkSubmitHook, "query_yarn_application_status")
+    assert YARN.alive() is True
 
 
 def test_an_application_that_has_ended_is_not_killed(yarn: ResourceManager) -> None:

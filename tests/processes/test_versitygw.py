@@ -11,6 +11,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from tests.support.processes import end, finish, python, wait_for
 from tests.support.recovery import expect_clean
 from tests.support.s3 import REGION, SECRET, USER, S3Server
 from tests.support.sparkstream import Stream, orders, spec, write_spec
-from tests.support.versitygw import GUEST, versitygw
+from tests.support.versitygw import GUEST, GoUnavailableError, versitygw
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +48,11 @@ KILLED_AT = tuple(Failpoint) if FULL else (Failpoint.COMMIT_LANDED,)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    with versitygw(tmp_path_factory.mktemp("versitygw")) as server:
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(versitygw(tmp_path_factory.mktemp("versitygw")))
+        except GoUnavailableError as error:
+            pytest.skip(str(error))
         yield server
 
 

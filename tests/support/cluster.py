@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyspark
 
 from tests.support.processes import QUICK_JAVA, end, wait_for
@@ -92,6 +94,18 @@ class Cluster:
                 return int(json.load(answer)["aliveworkers"])
         except (OSError, ValueError):  # while the master starts, its page answers for its JSON
             return 0
+
+    def busy_executors(self) -> list[psutil.Process]:
+        """Return the executors that run a task, by what they have logged."""
+        found = []
+        for each in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                place = Path(each.cwd())
+                if self.folder in place.parents and each.name() == "java":
+                    said = (place / "stderr").read_text("utf-8", "replace")
+                    is_busy = said.count("Running task") > said.count("Finished task")
+                    found += [each] if is_busy else []
+        return found
 
     def submit(self, application: Path, code: Path, *arguments: str) -> tuple[int, str]:
         """Run an application with spark-submit; return its status and output."""

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.support.processes import REPOSITORY, wait_for
 from tests.support.s3 import REGION, SECRET, USER, S3Server, free_address, listens, make_bucket
 
@@ -22,13 +20,19 @@ GUEST = "guest"
 _TOOLS = REPOSITORY / ".tools"
 
 
+class GoUnavailableError(Exception):
+    """There is no Go, or it cannot build the program."""
+
+
 @contextmanager
 def versitygw(folder: Path, bucket: str = "lake") -> Iterator[S3Server]:
-    """Serve a folder with one bucket; skip the test where Go is missing.
+    """Serve a folder with one bucket.
 
     Its objects are files below ``folder/buckets``. Unlike ``moto`` it checks signatures and
     policies, and it checks and writes an object in one step if the request has a condition. Beside
     the owner it knows a user ``GUEST`` with the same secret, whom a bucket's policy may let in.
+
+    :raises GoUnavailableError: it is not built yet, and cannot be.
     """
     host, port = free_address()
     buckets, sidecar = folder / "buckets", folder / "sidecar"
@@ -72,7 +76,7 @@ def _program() -> str:
         if program.exists():
             return str(program)
         if shutil.which("go") is None:
-            pytest.skip("Go (go) is not on PATH: it builds versitygw")
+            raise GoUnavailableError("Go (go) is not on PATH: it builds versitygw")
         with tempfile.TemporaryDirectory(dir=_TOOLS) as name:
             done = subprocess.run(
                 ["go", "install", f"github.com/versity/versitygw/cmd/versitygw@{VERSION}"],
@@ -83,7 +87,7 @@ def _program() -> str:
                 timeout=500,
             )
             if done.returncode:
-                pytest.skip(f"Go cannot build versitygw {VERSION}: {done.stderr[-500:]}")
+                raise GoUnavailableError(f"Go cannot build {VERSION}: {done.stderr[-500:]}")
             program.parent.mkdir(exist_ok=True)
             Path(name, "versitygw").rename(program)
     return str(program)
