@@ -16,7 +16,7 @@ __all__ = ["Yarn"]
 
 _ACTIVE = {"NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", "RUNNING"}
 _TAGS = "spark.yarn.tags"
-_SHOWN = 300
+_SHOWN = 500
 """Characters of YARN's own words on an end."""
 
 
@@ -45,7 +45,8 @@ class Yarn(ClusterManager):
         if state in _ACTIVE:
             return Polled(True, None)
         end = app["finalStatus"] if state == "FINISHED" else state
-        why = str(app.get("diagnostics") or "").strip().partition("\n")[0]
+        # The first line often says only that it failed; why is in those that follow.
+        why = " ".join(str(app.get("diagnostics") or "").split())
         said = f"YARN says {end}: {why[:_SHOWN]}" if why else f"YARN says {end}"
         return Polled(False, 0 if end == "SUCCEEDED" else 1, said)
 
