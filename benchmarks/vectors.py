@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ from benchmarks.contestants.lance_stream import LanceStream
 from benchmarks.harness.ageing import Ageing
 from benchmarks.harness.machine import ROOT
 from benchmarks.harness.measure import median, percentile, timed
+from benchmarks.harness.sheet import Claim, study
 from benchmarks.harness.spark import session
 from benchmarks.vector_rows import DIMENSIONS, SCHEMA, table, vectors
 
@@ -55,6 +57,8 @@ PARTITIONS, PROBES = 32, 4
 FILES_A_SECOND = 10
 WARM_UP = 10
 """Seconds' worth of rows before the first one that counts."""
+FOUND, RECALL, PARTS = 1.0, 0.95, 100
+"""What is claimed: seconds from arrival to found, recall beside a rebuilt index, index parts."""
 _QUERIES = 300
 
 
@@ -297,14 +301,27 @@ def main() -> None:
         uri, source = given.probe
         print(json.dumps(probe(uri, Path(source), given.seconds, given.rate)))
         return
-    told: dict[str, Any] = {"settings": {k: v for k, v in vars(given).items() if v is not None}}
+    told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="vectors-") as folder:
         if given.only != "day":
             told["arrival"] = arrival(Path(folder), given)
             print(json.dumps(told["arrival"]), file=sys.stderr, flush=True)
         if given.only != "arrival":
             told["days"] = [day(Path(folder), given, angle) for angle in (0.0, np.pi / 2)]
-    print(json.dumps(told))
+    settings = {name: value for name, value in vars(given).items() if value is not None}
+    print(json.dumps(study("vectors", settings, _claims(told), told)))
+
+
+def _claims(told: dict[str, Any]) -> Iterator[Claim]:
+    arrived = told.get("arrival", {})
+    for name in ("p50", "p99") if arrived else ():
+        text = f"vectors: seconds from arrival to found by the index, {name}"
+        yield Claim(text, arrived[f"found_{name}_s"], FOUND)
+    for each in told.get("days", ()):
+        moves = "that turns by a right angle" if each["drift_radians"] else "that stays"
+        recall = f"vectors: recall beside a rebuilt index, distribution {moves}"
+        yield Claim(recall, each["worst_recall_over_rebuilt"], RECALL, atleast=True)
+        yield Claim(f"vectors: parts of the index, distribution {moves}", each["parts_most"], PARTS)
 
 
 if __name__ == "__main__":
