@@ -221,7 +221,14 @@ def test_a_kill_that_yarn_refuses_is_no_kill(yarn: ResourceManager, code: int) -
     ("state", "diagnostics", "said"),
     [
         ("RUNNING", "", ""),
-        ("KILLED", "Killed by user dr.who.\nMore.", "YARN says KILLED: Killed by user dr.who."),
+        ("KILLED", "Killed by user dr.who.", "YARN says KILLED: Killed by user dr.who."),
+        (
+            "FAILED",
+            "AM Container exited with  exitCode: -1000\nDiagnostics: No space available in any of "
+            "the local directories\n",
+            "YARN says FAILED: AM Container exited with exitCode: -1000 Diagnostics: No space "
+            "available in any of the local directories",
+        ),
         ("FAILED", "", "YARN says FAILED"),
     ],
 )

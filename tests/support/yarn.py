@@ -175,8 +175,8 @@ def _settings(folder: Path, ports: list[int]) -> tuple[dict[str, str], dict[str,
         "resource.cpu-vcores": "8",
         "vmem-check-enabled": "false",
         "pmem-check-enabled": "false",
-        # A disk that is nine tenths full makes a node unhealthy.
-        "disk-health-checker.enable": "false",
+        # By default a disk that is nine tenths full gets no container.
+        "disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
         "sleep-delay-before-sigkill.ms": "100",
     }
     yarn = manager | {f"yarn.nodemanager.{name}": value for name, value in node.items()}
