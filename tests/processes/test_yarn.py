@@ -104,6 +104,10 @@ class Stream:
         """Return the applications of this stream."""
         return self.cluster.applications()[self.known :]
 
+    def ends(self) -> dict[str, str]:
+        """Return what YARN says of the end of each application of this stream."""
+        return {each["id"]: each["finalStatus"] for each in self.applications()}
+
     def running(self, number: int) -> str:
         """Wait until the application of this number streams; return its id."""
         before = self.committed()
@@ -152,9 +156,9 @@ class Stream:
         """End what still runs."""
         for each in self._tries:
             end(each)
-        for application in self.applications():
-            if application["finalStatus"] == "UNDEFINED":
-                ClusterDriver("yarn", application["id"]).kill()
+        for name, how in self.ends().items():
+            if how == "UNDEFINED":
+                ClusterDriver("yarn", name).kill()
 
 
 def _newest(folder: Path) -> int:
@@ -201,8 +205,9 @@ def test_each_row_lands_once_though_workers_executor_master_and_application_are_
     stream.all_read()
     stream.stop()
     assert stream.result()["reason"] == "stopped"
-    ends = {each["id"]: each["finalStatus"] for each in stream.applications()}
-    assert ends == {first: "FAILED", second: "KILLED", third: "SUCCEEDED"}
+    # The driver's last report ends the task; YARN knows of the end a moment later.
+    wait_for("YARN's word on the end", lambda: "UNDEFINED" not in stream.ends().values())
+    assert stream.ends() == {first: "FAILED", second: "KILLED", third: "SUCCEEDED"}
     assert stream.ids() == list(range(FILES * ROWS))
 
 

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 REPOSITORY = Path(__file__).parents[2]
 COMPONENTS = ("api-server", "scheduler", "dag-processor", "triggerer")
+LOCKED_TRIES = 10
 
 
 def free_port() -> int:
@@ -55,9 +56,11 @@ def settings(home: Path, port: int = 0, dags: Path = REPOSITORY / "dags") -> dic
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
+        "AIRFLOW__API__EXPOSE_STACKTRACE": "True",  # an answer with status 500 says why
         "AIRFLOW__API__SECRET_KEY": secrets.token_hex(16),
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
         # All components write into one SQLite file; its 5 seconds of patience are few when busy.
+        # A reader that begins to write after another has written is refused at once: see `call`.
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db?timeout=20",
         "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
@@ -107,10 +110,21 @@ class Airflow:
         return self.home / f"{name}.log"
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Call the REST API and return its JSON."""
+        """Call the REST API and return its JSON; call again what a locked SQLite file refused.
+
+        :raises urllib.error.HTTPError: with the answer's text as a note.
+        """
         if not self._token:
             self._token = self._request("GET", "/auth/token", None)["access_token"]
-        return self._request(method, f"/api/v2{path}", body)
+        for left in reversed(range(LOCKED_TRIES)):
+            try:
+                return self._request(method, f"/api/v2{path}", body)
+            except urllib.error.HTTPError as error:
+                error.add_note(told := error.read().decode(errors="replace"))
+                if not left or "database is locked" not in told:
+                    raise
+            time.sleep(0.5)
+        raise AssertionError("unreachable")
 
     def wait_for(self, what: str, condition: Callable[[], Any], seconds: float = 180) -> Any:
         """Wait for something true; a component that died, or time run out, fails with its log."""
