@@ -7,8 +7,9 @@ One driver's epochs go through the protocol as fast as they go, with a checkpoin
 it, and maintenance by the product's own code after every `--every` epochs. The clock is simulated,
 as in `benchmarks.day`. After the first thousand epochs, and after every `--sample` from then on,
 the last thousand are summed up: commit p50 beside a control (a new dataset for every `--every`
-epochs, epoch by epoch), then restarts after a kill, status, polls and the newest manifest, always
-just before a maintenance. Each sample is a line of JSON on stderr as soon as there is one;
+epochs, epoch by epoch), then restarts after a kill, status and polls in turns with those of a young
+dataset (its first thousand epochs, maintained alike), and the newest manifest, always just before a
+maintenance. Each sample is a line of JSON on stderr as soon as there is one;
 `--seconds` ends the run early, with a last sample. The last line of stdout is one JSON object:
 all samples, and the last one's figures by the first one's. The dataset is in TMPDIR.
 """
@@ -18,11 +19,13 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,28 +54,13 @@ INTERVAL = 10.0
 """Seconds between two epochs of the simulated clock."""
 WINDOW = 1000
 """Epochs that a sample sums up."""
-REPEATS = 15
+REPEATS = 41
 """Restarts, looks and polls of a sample."""
 _KEPT = 100
 """Entries of its logs that Spark keeps."""
-CLAIMED = (
-    "commit_by_control",
-    "restart_p50_ms",
-    "status_p50_ms",
-    "poll_p50_ms",
-    "manifest_bytes",
-)
+TIMED = ("restart_p50_ms", "status_p50_ms", "poll_p50_ms", "open_p50_ms")
 LIMIT = 1.2
-_COMPARED = (
-    "commit_p50_ms",
-    "commit_by_control",
-    "restart_p50_ms",
-    "status_p50_ms",
-    "poll_p50_ms",
-    "open_p50_ms",
-    "manifest_bytes",
-    "rss_mib",
-)
+_COMPARED = ("commit_p50_ms", "commit_by_control", *TIMED, "manifest_bytes", "rss_mib")
 
 Sample = dict[str, float]
 
@@ -151,19 +139,71 @@ class Stream:
             raise AssertionError(f"{self.uri}: {len(ids)} rows, expected {expected}")
 
 
-def sample(stream: Stream, commits: list[float], by_control: list[float]) -> Sample:
-    """Measure the dataset as it is; the restarts among it are epochs of their own."""
-    opened, looked, polled = [], [], []
-    follower = DatasetFollower(lambda: open_dataset(stream.uri))
-    follower.look((QUERY,))
+class Kept:
+    """A stream with its scheduled maintenance."""
+
+    def __init__(self, folder: Path, given: Any) -> None:
+        config = None
+        if given.row_ids:
+            spill = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "8"}
+            config = spill if given.spill else {}
+        self.stream = Stream(folder, given.rows, config)
+        self.seconds: list[float] = []
+        """What each maintenance took."""
+        self.every: int = given.every
+        self._ageing = Ageing(self.stream.uri, INTERVAL)
+        self._options = MaintenanceOptions(older_than=given.older_than)
+
+    def drive(self, mark: int, is_over: Callable[[], bool]) -> None:
+        """Go on until so many epochs are done, or time is over; maintain where it is due."""
+        while self.stream.epochs < mark and not is_over():
+            self.stream.epoch()
+            if self.stream.epochs % self.every == 0:
+                self.maintain()
+
+    def maintain(self) -> None:
+        self._ageing.age(self.stream.epochs)
+        self.seconds.append(maintain(open_dataset(self.stream.uri), self._options).seconds)
+
+
+def measured(streams: Mapping[str, Stream]) -> dict[str, dict[str, float]]:
+    """Measure streams by turns: p50 in milliseconds, by stream and figure.
+
+    The restarts are epochs of their own.
+    """
+    followers = {
+        name: DatasetFollower(partial(open_dataset, each.uri)) for name, each in streams.items()
+    }
+    for follower in followers.values():
+        follower.look((QUERY,))
+    taken: dict[str, dict[str, list[float]]] = {
+        name: {figure: [] for figure in TIMED} for name in streams
+    }
     for _ in range(REPEATS):
-        stream.epoch()
-        polled.append(timed(lambda: follower.look((QUERY,))))
-        port = open_dataset(stream.uri)
-        looked.append(timed(lambda port=port: take_status(port, QUERY)))  # type: ignore[misc]
-        opened.append(timed(lambda: open_dataset(stream.uri)))
-    restarts = [stream.first_commit() for _ in range(REPEATS)]
-    stream.restart()
+        for name, each in streams.items():
+            each.epoch()
+            mine = taken[name]
+            mine["poll_p50_ms"].append(timed(partial(followers[name].look, (QUERY,))))
+            mine["status_p50_ms"].append(timed(partial(take_status, open_dataset(each.uri), QUERY)))
+            mine["open_p50_ms"].append(timed(partial(open_dataset, each.uri)))
+    for _ in range(REPEATS):
+        for name, each in streams.items():
+            taken[name]["restart_p50_ms"].append(each.first_commit())
+    for each in streams.values():
+        each.restart()
+    return {
+        name: {figure: median(values) for figure, values in mine.items()}
+        for name, mine in taken.items()
+    }
+
+
+def sample(stream: Stream, young: Stream, commits: list[float], by_control: list[float]) -> Sample:
+    """Measure the dataset as it is, in turns with a young one."""
+    both = measured({"this": stream, "young": young})
+    by_young = {
+        f"{figure.removesuffix('_p50_ms')}_by_young": ms / both["young"][figure]
+        for figure, ms in both["this"].items()
+    }
     newest = open_dataset(stream.uri)
     manifests = [path.stat().st_size for path in Path(stream.uri, "_versions").glob("*.manifest")]
     files = [path.stat().st_size for path in Path(stream.uri).rglob("*") if path.is_file()]
@@ -172,10 +212,8 @@ def sample(stream: Stream, commits: list[float], by_control: list[float]) -> Sam
         "commit_p50_ms": round(median(commits), 3),
         "commit_p99_ms": round(float(np.quantile(commits, 0.99)), 2),
         "commit_by_control": round(median(by_control), 3),
-        "restart_p50_ms": round(median(restarts), 2),
-        "status_p50_ms": round(median(looked), 2),
-        "poll_p50_ms": round(median(polled), 2),
-        "open_p50_ms": round(median(opened), 2),
+        **{figure: round(ms, 2) for figure, ms in both["this"].items()},
+        **{figure: round(ratio, 3) for figure, ratio in by_young.items()},
         "manifest_bytes": min(Path(stream.uri, "_versions").glob("*.manifest")).stat().st_size,
         "fragments": len(newest.dataset.get_fragments()),
         "versions": len(manifests),
@@ -191,30 +229,21 @@ class Run:
     """The epochs, their maintenance and their samples."""
 
     def __init__(self, folder: Path, given: Any) -> None:
-        config = None
-        if given.row_ids:
-            spill = {"lance.row_lineage.spill": "true", "lance.row_lineage.inline_max_bytes": "8"}
-            config = spill if given.spill else {}
         self._folder, self._given = folder, given
-        self.stream = Stream(folder / "stream", given.rows, config)
-        self._ageing = Ageing(self.stream.uri, INTERVAL)
-        self._options = MaintenanceOptions(older_than=given.older_than)
+        self.kept = Kept(folder / "stream", given)
         self.samples: list[Sample] = []
-        self.maintenance: list[float] = []
         self._began = time.monotonic()
 
     def go(self, say: Callable[[Sample], None]) -> None:
+        stream = self.kept.stream
         for mark in self._marks():
-            while self.stream.epochs + WINDOW < mark and not self._is_over():
-                self.stream.epoch()
-                if self.stream.epochs % self._given.every == 0:
-                    self._maintain()
-            over, every = self.stream.epochs + WINDOW, self._given.every
+            self.kept.drive(mark - WINDOW, self._is_over)
+            over, every = stream.epochs + WINDOW, self._given.every
             self._sample(min(mark, over - over % every))  # always just before a maintenance
             say(self.samples[-1])
             if self._is_over():
                 break
-        self.stream.check()
+        stream.check()
 
     def _is_over(self) -> bool:
         limit = self._given.seconds
@@ -225,26 +254,28 @@ class Run:
         return sorted({WINDOW, *range(step, last, step), last})
 
     def _sample(self, mark: int) -> None:
-        """Drive the window up to a mark, a control beside it, and measure."""
+        """Drive the window up to a mark, a control beside it, and measure beside a young table."""
         commits, ratios = [], []
+        stream: Stream = self.kept.stream
         control: Stream | None = None
-        while self.stream.epochs < mark:
+        beside = self._folder / "beside"
+        while stream.epochs < mark:
             if control is None:
-                control = Stream(self._folder / f"control-{self.stream.epochs}", self._given.rows)
-            commits.append(self.stream.epoch())
+                control = Stream(beside / f"control-{stream.epochs}", self._given.rows)
+            commits.append(stream.epoch())
             ratios.append(commits[-1] / control.epoch())
-            if self.stream.epochs % self._given.every == 0 and self.stream.epochs < mark:
-                self._maintain()
+            if stream.epochs % self._given.every == 0 and stream.epochs < mark:
+                self.kept.maintain()
                 control = None
-        found = sample(self.stream, commits, ratios)
-        found["maintenance_p50_s"] = round(median(self.maintenance[-50:] or [0.0]), 3)
+        young = Kept(beside / "young", self._given)
+        young.drive(WINDOW - 1, lambda: False)
+        young.stream.epoch()  # so that its maintenance is due, too
+        found = sample(stream, young.stream, commits, ratios)
+        shutil.rmtree(beside)
+        found["maintenance_p50_s"] = round(median(self.kept.seconds[-50:] or [0.0]), 3)
         found["seconds"] = round(time.monotonic() - self._began)
         self.samples.append(found)
-        self._maintain()
-
-    def _maintain(self) -> None:
-        self._ageing.age(self.stream.epochs)
-        self.maintenance.append(maintain(open_dataset(self.stream.uri), self._options).seconds)
+        self.kept.maintain()
 
 
 def ratios(samples: list[Sample]) -> Sample:
@@ -274,15 +305,18 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="million-") as folder:
         run = Run(Path(folder), given)
         run.go(say)
-    over = ratios(run.samples)
+    over, last = ratios(run.samples), run.samples[-1]
+    beside = {"commit p50 by the control's": over["commit_by_control"]}
+    beside |= {f"{name}, p50": last[f"{name}_by_young"] for name in ("restart", "status", "poll")}
+    beside["newest manifest, bytes"] = over["manifest_bytes"]
     claims = [
-        Claim(f"million: {name}, last thousand epochs beside the first", over[name], LIMIT)
-        for name in CLAIMED
+        Claim(f"million: {name}, last thousand epochs beside the first", value, LIMIT)
+        for name, value in beside.items()
     ]
     told = {
         "last_over_first": over,
-        "maintenance_runs": len(run.maintenance),
-        "maintenance_p50_seconds": round(statistics.median(run.maintenance), 3),
+        "maintenance_runs": len(run.kept.seconds),
+        "maintenance_p50_seconds": round(statistics.median(run.kept.seconds), 3),
         "samples": run.samples,
     }
     print(json.dumps(study("million", vars(given), claims, told)))
