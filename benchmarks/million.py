@@ -10,7 +10,7 @@ the last thousand are summed up: commit p50 beside a control (a new dataset for 
 epochs, epoch by epoch), then restarts after a kill, status and polls in turns with those of a young
 dataset (its first thousand epochs, maintained alike), and the newest manifest, always just before a
 maintenance. Each sample is a line of JSON on stderr as soon as there is one;
-`--seconds` ends the run early, with a last sample. The last line of stdout is one JSON object:
+`--seconds` or Ctrl-C ends the run early, with a last sample. The last line of stdout is one JSON object:
 all samples, and the last one's figures by the first one's. The dataset is in TMPDIR.
 """
 
@@ -19,7 +19,9 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import math
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -233,6 +235,7 @@ class Run:
         self.kept = Kept(folder / "stream", given)
         self.samples: list[Sample] = []
         self._began = time.monotonic()
+        self._ended = False
 
     def go(self, say: Callable[[Sample], None]) -> None:
         stream = self.kept.stream
@@ -245,9 +248,12 @@ class Run:
                 break
         stream.check()
 
+    def end(self, *_: object) -> None:
+        """Take the last sample next; a handler of signals."""
+        self._ended = True
+
     def _is_over(self) -> bool:
-        limit = self._given.seconds
-        return limit is not None and time.monotonic() > self._began + limit
+        return self._ended or time.monotonic() > self._began + self._given.seconds
 
     def _marks(self) -> list[int]:
         step, last = self._given.sample, self._given.epochs
@@ -295,7 +301,9 @@ def main() -> None:
     parser.add_argument("--older-than", type=int, default=600, help="seconds of simulated time")
     parser.add_argument("--row-ids", action="store_true", help="a dataset with stable row ids")
     parser.add_argument("--spill", action="store_true", help="with their lineage in its own files")
-    parser.add_argument("--seconds", type=float, help="take the last sample after this time")
+    parser.add_argument(
+        "--seconds", type=float, default=math.inf, help="take the last sample after this time"
+    )
     given = parser.parse_args()
     logging.disable(logging.INFO)
 
@@ -304,6 +312,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory(prefix="million-") as folder:
         run = Run(Path(folder), given)
+        signal.signal(signal.SIGINT, run.end)
         run.go(say)
     over, last = ratios(run.samples), run.samples[-1]
     beside = {"commit p50 by the control's": over["commit_by_control"]}
@@ -313,13 +322,14 @@ def main() -> None:
         Claim(f"million: {name}, last thousand epochs beside the first", value, LIMIT)
         for name, value in beside.items()
     ]
+    settings = {name: value for name, value in vars(given).items() if value != math.inf}
     told = {
         "last_over_first": over,
         "maintenance_runs": len(run.kept.seconds),
         "maintenance_p50_seconds": round(statistics.median(run.kept.seconds), 3),
         "samples": run.samples,
     }
-    print(json.dumps(study("million", vars(given), claims, told)))
+    print(json.dumps(study("million", settings, claims, told)))
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ DDL = "id BIGINT, value DOUBLE"
 SCHEMA = pa.schema({"id": pa.int64(), "value": pa.float64()})
 
 
-def session() -> SparkSession:
-    """Start local Spark with two cores."""
+def session(jars: Path | None = None) -> SparkSession:
+    """Start local Spark with two cores, and with the jars of a folder."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with warnings.catch_warnings():
         # PySpark starts its JVM with a fork hook, which Lance warns of; the child only execs Java.
@@ -34,6 +34,7 @@ def session() -> SparkSession:
             .config("spark.driver.memory", "4g")
             .config("spark.log.level", "ERROR")
             .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.jars", ",".join(map(str, jars.glob("*.jar"))) if jars else "")
             # A whole turn's epochs are read from the progress, which keeps only 100 otherwise.
             .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
             .getOrCreate()
