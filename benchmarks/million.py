@@ -9,9 +9,9 @@ as in `benchmarks.day`. After the first thousand epochs, and after every `--samp
 the last thousand are summed up: commit p50 beside a control (a new dataset for every `--every`
 epochs, epoch by epoch), then restarts after a kill, status and polls in turns with those of a young
 dataset (its first thousand epochs, maintained alike), and the newest manifest, always just before a
-maintenance. Each sample is a line of JSON on stderr as soon as there is one;
-`--seconds` or Ctrl-C ends the run early, with a last sample. The last line of stdout is one JSON object:
-all samples, and the last one's figures by the first one's. The dataset is in TMPDIR.
+maintenance. Each sample is a line of JSON on stderr as soon as there is one; `--seconds` or Ctrl-C
+ends the run early, with a last sample. The last line of stdout is one JSON object: all samples, and
+the last one's figures by the first one's. The dataset is in TMPDIR.
 """
 
 from __future__ import annotations
