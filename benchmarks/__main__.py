@@ -1,12 +1,16 @@
-"""Run the experiments E1 to E8: `python -m benchmarks [--full] [--only E1,E3] [--out build/bench]`.
+"""Run the benchmarks: `python -m benchmarks [--full] [--only E1,week] [--out build/bench]`.
 
-Writes results.json, results.csv and the plots, and ends in a table of what was claimed and what was
-seen. Contestants of one experiment run by turns in one run; ratios say more than milliseconds.
+Runs the experiments E1 to E8, and without `--full` the studies of one question, too, both small.
+Writes results.json, results.csv and the plots, a JSON file for each study, and ends in a table of
+what was claimed and what was seen, with the command whose result is published. Contestants of one
+experiment run by turns in one run; ratios say more than milliseconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -22,7 +26,7 @@ from rich.table import Table
 from benchmarks.harness import machine
 from benchmarks.harness.bench import Bench
 from benchmarks.harness.scale import Scale
-from benchmarks.harness.sheet import Sheet, write
+from benchmarks.harness.sheet import Claim, Sheet, write
 from benchmarks.harness.spark import session
 
 EXPERIMENTS = (
@@ -39,42 +43,70 @@ EXPERIMENTS = (
     ("E7", "source_delay"),
     ("E8", "cdc"),
 )
+NAMES = tuple(dict.fromkeys(name for name, _ in EXPERIMENTS))
+PUBLISHED_SMALL = frozenset({"E2", "E4", "E6"})
+"""Experiments whose published figures are of a small run."""
+
+STUDIES = {
+    "arrival": "--seconds 15 --beside 5 --every 10",
+    "crowd": "--queries 20 --seconds 10 --processes 2 --every 5",
+    "idle_epochs": "--turns 2 --epochs 15",
+    "million": "--epochs 2000 --sample 1000",
+    "vectors": "--seconds 10 --turns 4 --rows 50",
+    "week": "--epochs 2000 --first 1000",
+}
+"""Those that have claims, and what makes them small; without that they run for up to hours."""
+_STUDY = "study"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--full", action="store_true", help="the sizes that the figures are of")
-    parser.add_argument("--only", type=chosen, default=EXPERIMENTS, help="such as E1,E3")
+    parser.add_argument("--only", type=chosen, help="such as E1,E3,week")
     parser.add_argument("--out", type=Path, default=Path("build/bench"), help="for all results")
     given = parser.parse_args()
     scale = Scale.FULL if given.full else Scale.QUICK
+    asked = given.only or (EXPERIMENTS if given.full else chosen(",".join((*NAMES, *STUDIES))))
     spark = cache(session)
     errors = Console(stderr=True)
     sheets: list[Sheet] = []
+    told: list[tuple[str, Claim, str]] = []
     failed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         bench = Bench(scale=scale, work=Path(folder), out=given.out, spark=spark)
         about = {"scale": scale.value, **machine.about(bench.work)}
-        for name, module in given.only:
+        for name, module in asked:
             try:
+                if name == _STUDY:
+                    command = f"benchmarks.{module}"
+                    told += [(module, each, command) for each in _study(module, bench)]
+                    continue
                 sheets.append(_run(module, bench))
+                full = "" if name in PUBLISHED_SMALL else "--full "
+                command = f"benchmarks {full}--only {name}"
+                told += [(name, each, command) for each in sheets[-1].claims]
             except Exception:  # the others' figures are worth keeping
                 errors.print_exception()
                 failed.append(f"{name} ({module})")
             write(sheets, given.out, about)  # after each, so that an interrupted run leaves some
         if spark.cache_info().currsize:
             spark().stop()
-    _show(sheets)
+    _show(told)
     for each in failed:
         errors.print(f"[red]failed[/red] {each}")
     return 1 if failed else 0
 
 
 def chosen(text: str) -> Sequence[tuple[str, str]]:
+    """Return experiments and studies by their names, or by their modules."""
+    everything = (*EXPERIMENTS, *((_STUDY, name) for name in STUDIES))
     asked = set(text.split(","))
-    if unknown := asked - {word for experiment in EXPERIMENTS for word in experiment}:
-        raise argparse.ArgumentTypeError(f"no experiment {sorted(unknown)}; there are E1 to E8")
-    return [experiment for experiment in EXPERIMENTS if asked & set(experiment)]
+    if unknown := asked - {word for each in everything for word in each}:
+        raise argparse.ArgumentTypeError(
+            f"no experiment {sorted(unknown)}; there are {NAMES[0]} to {NAMES[-1]}, "
+            f"and the studies {', '.join(STUDIES)}"
+        )
+    return [each for each in everything if asked & set(each)]
 
 
 def _run(module: str, bench: Bench) -> Sheet:
@@ -87,14 +119,24 @@ def _run(module: str, bench: Bench) -> Sheet:
     return sheet
 
 
-def _show(sheets: Sequence[Sheet]) -> None:
-    table = Table("", "claim", "seen", "limit", "")
-    for sheet in sheets:
-        for claim in sheet.claims:
-            sign = "≥" if claim.atleast else "≤"
-            outcome = "[green]holds[/green]" if claim.holds else "[red]does not hold[/red]"
-            limit = f"{sign} {claim.limit:g}"
-            table.add_row(sheet.name, claim.claim, f"{claim.value:g}", limit, outcome)
+def _study(name: str, bench: Bench) -> Sequence[Claim]:
+    """Run a study in a process of its own, keep its JSON, and return its claims."""
+    words = [] if bench.scale is Scale.FULL else STUDIES[name].split()
+    print(" ".join((name, *words)), file=sys.stderr)
+    command = [sys.executable, "-m", f"benchmarks.{name}", *words]
+    ran = subprocess.run(command, cwd=machine.ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    found = json.loads(ran.stdout.splitlines()[-1])
+    (bench.out / f"{name}.json").write_text(json.dumps(found), encoding="utf-8")
+    return [Claim.of(each) for each in found["claims"]]
+
+
+def _show(told: Sequence[tuple[str, Claim, str]]) -> None:
+    table = Table("", "claim", "seen", "limit", "", "published by")
+    for name, claim, command in told:
+        sign = "≥" if claim.atleast else "≤"
+        outcome = "[green]holds[/green]" if claim.holds else "[red]does not hold[/red]"
+        limit = f"{sign} {claim.limit:g}"
+        table.add_row(name, claim.claim, f"{claim.value:g}", limit, outcome, command)
     Console().print(table)
 
 

@@ -2,8 +2,8 @@
 
 Belongs to :mod:`benchmarks.rate` and :mod:`benchmarks.arrival`. The reader looks for the newest
 version every 10 ms: of a Lance dataset, of a Delta table, or of the log of Spark's parquet sink. It
-reads the timestamps of the rows in each file that has been appended since its last look. Files that
-a compaction rewrote do not count.
+reads the timestamps of the rows in each file that has been appended since its last look; tables are
+made without rows. Files that a compaction rewrote do not count.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def _claims(told: Told, command: str) -> Iterator[Row]:
     """Yield one row for each claim: of its cases the worst."""
     cases: dict[tuple[str, float, bool], list[Claim]] = {}
     for each in told["claims"]:
-        claim = Claim(each["claim"], each["value"], each["limit"], each.get("atleast", False))
+        claim = Claim.of(each)
         cases.setdefault((claim.claim.partition(", ")[0], claim.limit, claim.atleast), []).append(
             claim
         )

@@ -39,6 +39,11 @@ class Claim:
         """Tell whether the number does."""
         return self.value >= self.limit if self.atleast else self.value <= self.limit
 
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Claim:
+        """Return a claim of raw results."""
+        return cls(told["claim"], told["value"], told["limit"], told.get("atleast", False))
+
     def to_json(self) -> dict[str, Any]:
         """Return the claim as raw results have it."""
         return {**asdict(self), "holds": self.holds}

@@ -6,6 +6,7 @@ import argparse
 import csv
 import json
 import shutil
+from datetime import UTC, datetime
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ from benchmarks.contestants import FLOOR, OURS, RIVALS, TABLES
 from benchmarks.contestants.classic import Classic
 from benchmarks.contestants.table import QUERY, Facts, Table
 from benchmarks.contestants.words import stamp, watermark_key
+from benchmarks.freshness import COLUMN, Reader
 from benchmarks.harness import machine
 from benchmarks.harness.ageing import Ageing
 from benchmarks.harness.measure import percentile, summary, timed
@@ -240,6 +242,27 @@ def test_experiments_are_chosen_by_name_in_their_own_order() -> None:
     assert [name for name, _ in command.chosen("E5")] == ["E5", "E5", "E5"]
     with pytest.raises(argparse.ArgumentTypeError, match="E9"):
         command.chosen("E1,E9")
+
+
+def test_each_study_with_published_claims_runs_small_beside_the_experiments() -> None:
+    published = {path.stem for path in KEPT.glob("*.json") if "results-" not in path.name}
+    assert published <= set(command.STUDIES)
+    assert command.chosen("week,E1") == [("E1", "growth"), ("study", "week")]
+
+
+def test_the_reader_sees_the_rows_of_each_append_once_and_none_of_a_compaction(
+    tmp_path: Path,
+) -> None:
+    uri = str(tmp_path / "t.lance")
+    times = [datetime.fromtimestamp(1_700_000_000 + second, UTC) for second in range(4)]
+    with Reader(OURS, uri) as reader:
+        lance.write_dataset(pa.table({COLUMN: times}).slice(0, 0), uri)
+        for each in times:
+            lance.write_dataset(pa.table({COLUMN: [each]}), uri, mode="append")
+        lance.dataset(uri).optimize.compact_files()
+        assert len(lance.dataset(uri).get_fragments()) == 1
+    assert len(reader.ages(0, 2e9)) == 4
+    assert len(reader.ages(times[1].timestamp(), times[3].timestamp())) == 2
 
 
 # ------------------------------------------------------------------------------------- contestants
