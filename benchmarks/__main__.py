@@ -48,9 +48,9 @@ PUBLISHED_SMALL = frozenset({"E2", "E4", "E6"})
 """Experiments whose published figures are of a small run."""
 
 STUDIES = {
-    "arrival": "--seconds 15 --beside 5 --every 10",
+    "arrival": "--seconds 15 --beside 5 --warm-up 10 --every 10",
     "crowd": "--queries 20 --seconds 10 --processes 2 --every 5",
-    "idle_epochs": "--turns 2 --epochs 15",
+    "idle_epochs": "--turns 2 --epochs 10",
     "million": "--epochs 2000 --sample 1000",
     "vectors": "--seconds 10 --turns 4 --rows 50",
     "week": "--epochs 2000 --first 1000",

@@ -45,8 +45,6 @@ from tests.support.kafka import KAFKA, Broker, connector_jars, kafka_broker
 from tests.support.kafka_session import Kafka
 
 RECORD_BYTES = 100
-WARM_UP = 30
-"""Seconds until rows count: the first epochs are a young JVM's."""
 MINUTE = 60
 P50, P99 = 0.3, 1.0
 """What is claimed, in seconds."""
@@ -60,6 +58,9 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=int, default=3600, help="of our stream")
     parser.add_argument("--beside", type=int, default=300, help="seconds of each other")
+    parser.add_argument(
+        "--warm-up", type=int, default=30, help="seconds until rows count: a young JVM's epochs"
+    )
     parser.add_argument("--rate", type=int, default=10_000, help="records a second")
     parser.add_argument("--partitions", type=int, default=2, help="of each topic: one a core")
     parser.add_argument("--trigger", default="0 seconds")
@@ -107,7 +108,7 @@ def run(
         rows = records(spark, broker, name)
         with STREAMS[name](rows, str(place), processingTime=given.trigger) as query:
             with feed(broker, name, given.rate, place / "feed.log"):
-                time.sleep(WARM_UP)
+                time.sleep(given.warm_up)
                 began = time.time()
                 while (left := began + seconds - time.time()) > 0:
                     if upkeep:

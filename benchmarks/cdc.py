@@ -67,7 +67,7 @@ def run(bench: Bench) -> Sheet:
     settings = {"changes": CHANGES, "rows": sizes, "epochs": epochs, "long": long}
     sheet = Sheet(NAME, TITLE, settings)
     spark = bench.spark()
-    delta = delta_session(spark)
+    delta = delta_session(spark) if full else None  # no claim is about it
     if delta:  # its default of 200 is meant for clusters
         delta.conf.set("spark.sql.shuffle.partitions", "4")
     names = [SEQUENCED, PLAIN, *([DELTA] if delta else [])]

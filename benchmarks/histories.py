@@ -110,10 +110,11 @@ def streamed(
 
 
 def sink_for(scene: Scene, on_step: Callable[[Failpoint], None] = lambda step: None) -> LanceSink:
-    """Return a sink for one run of the scene's query."""
+    """Return a sink for one run of the scene's query, whose upkeep adds nothing to the history."""
     return LanceSink(
         on_step=on_step,
         uri=scene.uri,
         queryId=QUERY,
         checkpointLocation=str(scene.checkpoint),
+        autoCompactEvery=0,
     )

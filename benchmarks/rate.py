@@ -63,7 +63,7 @@ def highest(
 
 def run(bench: Bench) -> Sheet:
     settings = bench.scale.pick(
-        quick=[Setting(BUSY, 1, 5), Setting(BUSY, 5, 1)],
+        quick=[Setting(BUSY, 1, 5)],
         full=[
             Setting(SLOW, 1, 6),
             Setting(BUSY, 1, 10),
@@ -73,7 +73,7 @@ def run(bench: Bench) -> Sheet:
             Setting(BUSY, 15, 2),
         ],
     )
-    searches = bench.scale.pick(quick={1: 20.0}, full={1: 40.0, 5: 40.0})
+    searches = bench.scale.pick(quick={1: 8.0}, full={1: 40.0, 5: 40.0})
     sheet = Sheet(
         NAME,
         TITLE,

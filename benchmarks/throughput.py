@@ -1,10 +1,11 @@
 """E5, rows: large epochs by the shape of their rows, beside Spark's own sinks.
 
 Each contestant streams the same files into a fresh place, by turns. A stream's first epoch, which
-tells our writer how long rows are, is compared with the others' first. Where the sink's time goes
-is told by three jobs over the same files, each doing one step more (Spark reads, rows become Arrow
-in a Python worker, Lance writes them), and by committing an epoch's fragments again. A fourth
-writes them without the look at every value: what that costs is a ratio of the two.
+tells our writer how long rows are, is compared with the others' first. In the full run three jobs
+over the same files tell where the sink's time goes. Each does one step more: Spark reads, rows
+become Arrow in a Python worker, Lance writes them. An epoch's fragments are committed again, which
+tells the commit's share. A fourth job writes without the look at every value: what that costs is a
+ratio of the two.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ STREAMS: Mapping[str, Stream] = {
 
 def run(bench: Bench) -> Sheet:
     full = bench.scale is Scale.FULL
-    repeats = 4 if full else 2
+    repeats = 4 if full else 1
     sizes = {name: shape.rows // (1 if full else 4) for name, shape in SHAPES.items()}
     settings = {f"rows_{name}": rows for name, rows in sizes.items()}
     sheet = Sheet(NAME, TITLE, {**settings, "epochs": EPOCHS, "files": FILES, "repeats": repeats})
-    steps = len(SHAPES) * (repeats + 1) * (len(STREAMS) + len(JOBS) + 1)
+    steps = len(SHAPES) * (repeats + 1) * (len(STREAMS) + full * (len(JOBS) + 1))
     beside: dict[str, dict[str, float]] = {"first epoch of a run": {}, "later epochs": {}}
     with progress(TITLE, steps) as advance:
         for name, shape in SHAPES.items():
@@ -65,13 +66,15 @@ def run(bench: Bench) -> Sheet:
                 bench.spark(), folder / "source", shape, sizes[name] * EPOCHS, FILES * EPOCHS
             )
             seen = _streamed(bench.spark(), folder, shape, repeats, advance)
-            parts, checked = _parts(bench.spark(), folder, shape, repeats, advance)
-            sheet.ratio("write", of="checked", to="unchecked", value=checked, shape=name)
-            parts["commit"] = seen.commit
             rates = {each: sizes[name] / ms * 1000 for each, ms in seen.epochs.items()}
-            total = sum(parts.values())
-            shares = {part: ms / total for part, ms in parts.items()}
-            _tell(sheet, name, shape, seen, rates, shares)
+            _tell(sheet, name, shape, seen, rates)
+            if full:
+                parts, checked = _parts(bench.spark(), folder, shape, repeats, advance)
+                sheet.ratio("write", of="checked", to="unchecked", value=checked, shape=name)
+                parts["commit"] = seen.commit
+                total = sum(parts.values())
+                for part, ms in parts.items():
+                    sheet.add("share_of_epoch", ms / total, "share", part=part, shape=name)
             for which, epochs in zip(beside, (seen.first, seen.epochs), strict=True):
                 beside[which][name] = epochs["parquet"] / epochs["lance-stream"]
             shutil.rmtree(folder)
@@ -197,7 +200,6 @@ def _tell(
     shape: Shape,
     seen: _Seen,
     rates: Mapping[str, float],
-    shares: Mapping[str, float],
 ) -> None:
     for epochs, which in ((seen.epochs, "later epochs"), (seen.first, "first epoch")):
         for other in ("parquet", "noop"):
@@ -220,5 +222,3 @@ def _tell(
         sheet.add("rows_per_second", rate, "rows/s", contestant=contestant, shape=name)
         spread = seen.spread[contestant]
         sheet.add("slowest_over_fastest", spread, "times", contestant=contestant, shape=name)
-    for part, share in shares.items():
-        sheet.add("share_of_epoch", share, "share", part=part, shape=name)
