@@ -51,9 +51,9 @@ STUDIES = {
     "arrival": "--seconds 15 --beside 5 --warm-up 10 --every 10",
     "crowd": "--queries 20 --seconds 10 --processes 2 --every 5",
     "idle_epochs": "--turns 2 --epochs 10",
-    "million": "--epochs 2000 --sample 1000",
-    "vectors": "--seconds 10 --turns 4 --rows 50",
-    "week": "--epochs 2000 --first 1000",
+    "million": "--epochs 600 --window 200 --sample 300 --every 50",
+    "vectors": "--seconds 5 --turns 2",
+    "week": "--epochs 1200 --first 600",
 }
 """Those that have claims, and what makes them small; without that they run for up to hours."""
 _STUDY = "study"
@@ -131,13 +131,16 @@ def _study(name: str, bench: Bench) -> Sequence[Claim]:
 
 
 def _show(told: Sequence[tuple[str, Claim, str]]) -> None:
+    # Where there is no terminal, rich takes 80 columns, and breaks each claim into many lines.
+    console = Console() if sys.stdout.isatty() else Console(width=180)
     table = Table("", "claim", "seen", "limit", "", "published by")
     for name, claim, command in told:
         sign = "≥" if claim.atleast else "≤"
         outcome = "[green]holds[/green]" if claim.holds else "[red]does not hold[/red]"
         limit = f"{sign} {claim.limit:g}"
-        table.add_row(name, claim.claim, f"{claim.value:g}", limit, outcome, command)
-    Console().print(table)
+        what = claim.claim.removeprefix(f"{name}: ")
+        table.add_row(name, what, f"{claim.value:g}", limit, outcome, command)
+    console.print(table)
 
 
 if __name__ == "__main__":

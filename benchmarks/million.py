@@ -5,10 +5,10 @@
 
 One driver's epochs go through the protocol as fast as they go, with a checkpoint as Spark leaves
 it, and maintenance by the product's own code after every `--every` epochs. The clock is simulated,
-as in `benchmarks.day`. After the first thousand epochs, and after every `--sample` from then on,
-the last thousand are summed up: commit p50 beside a control (a new dataset for every `--every`
+as in `benchmarks.day`. After the first `--window` epochs, and after every `--sample` from then on,
+the last `--window` are summed up: commit p50 beside a control (a new dataset for every `--every`
 epochs, epoch by epoch), then restarts after a kill, status and polls in turns with those of a young
-dataset (its first thousand epochs, maintained alike), and the newest manifest, always just before a
+dataset (its first `--window` epochs, maintained alike), and the newest manifest, always just before a
 maintenance. Each sample is a line of JSON on stderr as soon as there is one; `--seconds` or Ctrl-C
 ends the run early, with a last sample. The last line of stdout is one JSON object: all samples, and
 the last one's figures by the first one's. The dataset is in TMPDIR.
@@ -54,8 +54,6 @@ from benchmarks.harness.sheet import Claim, study
 QUERY, CHECKPOINT_ID = "million", "11111111-aaaa"
 INTERVAL = 10.0
 """Seconds between two epochs of the simulated clock."""
-WINDOW = 1000
-"""Epochs that a sample sums up."""
 REPEATS = 41
 """Restarts, looks and polls of a sample."""
 _KEPT = 100
@@ -240,8 +238,8 @@ class Run:
     def go(self, say: Callable[[Sample], None]) -> None:
         stream = self.kept.stream
         for mark in self._marks():
-            self.kept.drive(mark - WINDOW, self._is_over)
-            over, every = stream.epochs + WINDOW, self._given.every
+            self.kept.drive(mark - self._given.window, self._is_over)
+            over, every = stream.epochs + self._given.window, self._given.every
             self._sample(min(mark, over - over % every))  # always just before a maintenance
             say(self.samples[-1])
             if self._is_over():
@@ -257,7 +255,7 @@ class Run:
 
     def _marks(self) -> list[int]:
         step, last = self._given.sample, self._given.epochs
-        return sorted({WINDOW, *range(step, last, step), last})
+        return sorted({self._given.window, *range(step, last, step), last})
 
     def _sample(self, mark: int) -> None:
         """Drive the window up to a mark, a control beside it, and measure beside a young table."""
@@ -274,7 +272,7 @@ class Run:
                 self.kept.maintain()
                 control = None
         young = Kept(beside / "young", self._given)
-        young.drive(WINDOW - 1, lambda: False)
+        young.drive(self._given.window - 1, lambda: False)
         young.stream.epoch()  # so that its maintenance is due, too
         found = sample(stream, young.stream, commits, ratios)
         shutil.rmtree(beside)
@@ -297,6 +295,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=1_000_000)
     parser.add_argument("--rows", type=int, default=10)
     parser.add_argument("--every", type=int, default=250, help="epochs between two maintenances")
+    parser.add_argument("--window", type=int, default=1000, help="epochs that a sample sums up")
     parser.add_argument("--sample", type=int, default=50_000, help="epochs between two samples")
     parser.add_argument("--older-than", type=int, default=600, help="seconds of simulated time")
     parser.add_argument("--row-ids", action="store_true", help="a dataset with stable row ids")

@@ -73,7 +73,7 @@ def run(bench: Bench) -> Sheet:
             Setting(BUSY, 15, 2),
         ],
     )
-    searches = bench.scale.pick(quick={1: 8.0}, full={1: 40.0, 5: 40.0})
+    searches: dict[int, float] = bench.scale.pick(quick={}, full={1: 40.0, 5: 40.0})
     sheet = Sheet(
         NAME,
         TITLE,
