@@ -7,11 +7,11 @@ One driver's epochs go through the protocol as fast as they go, with a checkpoin
 it, and maintenance by the product's own code after every `--every` epochs. The clock is simulated,
 as in `benchmarks.day`. After the first `--window` epochs, and after every `--sample` from then on,
 the last `--window` are summed up: commit p50 beside a control (a new dataset for every `--every`
-epochs, epoch by epoch), then restarts after a kill, status and polls in turns with those of a young
-dataset (its first `--window` epochs, maintained alike), and the newest manifest, always just before a
-maintenance. Each sample is a line of JSON on stderr as soon as there is one; `--seconds` or Ctrl-C
-ends the run early, with a last sample. The last line of stdout is one JSON object: all samples, and
-the last one's figures by the first one's. The dataset is in TMPDIR.
+epochs, epoch by epoch), then restarts after a kill, status and polls in turns with those of a
+young dataset (its first `--window` epochs, maintained alike), and the newest manifest, always just
+before a maintenance. Each sample is a line of JSON on stderr as soon as there is one; `--seconds`
+or Ctrl-C ends the run early, with a last sample. The last line of stdout is one JSON object: all
+samples, and the last one's figures by the first one's. The dataset is in TMPDIR.
 """
 
 from __future__ import annotations
