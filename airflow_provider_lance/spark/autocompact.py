@@ -3,7 +3,8 @@
 A turn compacts what the epochs have added, then removes versions that nobody needs. It runs on its
 own handle. An append never conflicts with it and never waits. An upsert and an overwrite do
 conflict with a compaction: they wait for it, at most until one trigger interval after it began.
-From then on, the one that commits second commits again.
+From then on, the one that commits second commits again. A refresh of indices conflicts, too: it and
+a compaction take turns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import logging
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -83,6 +85,7 @@ class AutoCompaction:
         self._compacted = threading.Event()
         self._wait_until = 0.0
         self._given_up = threading.Event()
+        self._alone = threading.Lock()
 
     def use_interval(self, seconds: float) -> None:
         """Set the trigger interval to stay within; 0, for none, means a few seconds."""
@@ -144,6 +147,24 @@ class AutoCompaction:
         if self.running:
             self._compacted.wait(max(0.0, self._wait_until - time.monotonic()))
 
+    @contextmanager
+    def kept_out(self) -> Iterator[None]:
+        """Keep compactions out meanwhile; a running one is waited for, as long as it may take.
+
+        One that takes longer is not waited for: the dataset refuses the one that commits second.
+        """
+        mine = self._alone.acquire(timeout=self._budget)
+        try:
+            yield
+        finally:
+            if mine:
+                self._alone.release()
+
+    @property
+    def _budget(self) -> float:
+        """Return for how many seconds a compaction begins further work."""
+        return min(max(self._interval, _SHORTEST), _LONGEST)
+
     def end(self, seconds: float) -> None:
         """Wait up to ``seconds`` for a running turn; after that it begins nothing further."""
         if self._thread is not None:
@@ -153,10 +174,10 @@ class AutoCompaction:
             log.warning("A compaction is still running. query_id=%s", self._query_id)
 
     def _run(self, tables: list[Table]) -> None:
-        seconds = min(max(self._interval, _SHORTEST), _LONGEST)
-        over = time.monotonic() + seconds
         try:
-            cleaning = [each for each in tables if self._guarded(self._compact, each, over)]
+            with self.kept_out():
+                over = time.monotonic() + self._budget
+                cleaning = [each for each in tables if self._guarded(self._compact, each, over)]
             self._compacted.set()
             for table in cleaning:
                 if not self._given_up.is_set():

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from airflow_provider_lance.exceptions import LanceStreamError
 from airflow_provider_lance.maintenance.indexing import refresh_indices
@@ -29,16 +30,20 @@ MERGED_BYTES = 64 * 1024 * 1024
 class IndexRefresh:
     """Covers the rows of new epochs in the dataset's indices, one refresh at a time.
 
-    Epochs never wait for it. It waits for a compaction, with which it would conflict; if one begins
-    meanwhile, the one that commits second is repeated.
+    Epochs never wait for it. The driver's own compactions do not run beside it. One of another
+    program may: if that commits first, the refresh is repeated at once.
     """
 
-    def __init__(self, query_id: str, give_way: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        query_id: str,
+        without_compaction: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         """Store the arguments; starts nothing.
 
-        :param give_way: waits for a running compaction, for a limited time.
+        :param without_compaction: what keeps the driver's compactions out during a refresh.
         """
-        self._query_id, self._give_way = query_id, give_way
+        self._query_id, self._without_compaction = query_id, without_compaction
         self._thread: threading.Thread | None = None
         self._due, self._over = threading.Event(), threading.Event()
         self._seen: tuple[LanceDatasetPort, Owner | None] | None = None
@@ -75,15 +80,17 @@ class IndexRefresh:
             self._due.wait()
             self._due.clear()
             ends = self._over.is_set()  # after the clear: end() sets it before it wakes this thread
-            self._give_way()
-            began = time.monotonic()
-            saved = min(_SAVED, saved + (began - ended) / _REST)
-            try:
-                self._refresh()
-            except LanceStreamError as error:
-                log.warning("Indices not refreshed. query_id=%s error=%s", self._query_id, error)
-            except BaseException:  # a panic of Lance's is not an Exception
-                log.exception("Indices not refreshed. query_id=%s", self._query_id)
+            with self._without_compaction():
+                began = time.monotonic()
+                saved = min(_SAVED, saved + (began - ended) / _REST)
+                try:
+                    self._refresh()
+                except LanceStreamError as error:
+                    log.warning(
+                        "Indices not refreshed. query_id=%s error=%s", self._query_id, error
+                    )
+                except BaseException:  # a panic of Lance's is not an Exception
+                    log.exception("Indices not refreshed. query_id=%s", self._query_id)
             if ends:
                 return
             ended = time.monotonic()
@@ -100,8 +107,7 @@ class IndexRefresh:
                 "Indices not refreshed: the query has another owner. query_id=%s", self._query_id
             )
             return
-        # Without a second attempt: the next epoch asks again.
-        left = refresh_indices(port, Backoff(attempts=1), most_bytes=MERGED_BYTES)
+        left = refresh_indices(port, Backoff(attempts=3, first=0.05), most_bytes=MERGED_BYTES)
         if left:
             took = (time.monotonic() - began) * 1000
             log.info("Indices refreshed. query_id=%s left=%s ms=%.0f", self._query_id, left, took)

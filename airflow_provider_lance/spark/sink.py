@@ -118,7 +118,7 @@ class LanceSink:
         )
         self._indices: IndexRefresh | None = None
         if self.options.keeps_indices:
-            self._indices = IndexRefresh(self.options.query_id, self._compaction.give_way)
+            self._indices = IndexRefresh(self.options.query_id, self._compaction.kept_out)
         self._schema: pa.Schema | None = None
         self._runner: EpochRunner | None = None
         self._closed = threading.Event()

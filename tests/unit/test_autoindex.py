@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from lance.dataset import DatasetOptimizer
 
 from airflow_provider_lance.exceptions import SpecError
 from airflow_provider_lance.maintenance.compaction import compact
@@ -27,7 +29,8 @@ from airflow_provider_lance.maintenance.indexing import (
 )
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.model import OutputMode
-from airflow_provider_lance.spark import autoindex
+from airflow_provider_lance.spark import autocompact, autoindex
+from airflow_provider_lance.spark.autocompact import AutoCompaction
 from airflow_provider_lance.spark.autoindex import IndexRefresh
 from airflow_provider_lance.spec.sink_options import SinkOptions
 from tests.support.drivers import QUERY, SparkLike, World, epoch_rows, lance_world
@@ -224,6 +227,68 @@ def test_what_goes_wrong_is_logged_and_the_next_epoch_asks_again(
     assert "Indices not refreshed. query_id=orders error=no such thing" in caplog.text
     assert "a panic" in caplog.text
     expect_rows(world, 4)
+
+
+def test_a_compaction_of_another_program_that_commits_first_is_followed_by_a_repeat(
+    uri: str, world: World, refresh: IndexRefresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = SparkLike(world, {})
+    driver.step()
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    driver.step()  # a second fragment that the index does not cover, so that both are compacted
+    optimize, calls = DatasetOptimizer.optimize_indices, list[int]()
+
+    def overtaken(self: DatasetOptimizer, **named: Any) -> None:
+        calls.append(len(calls))
+        if len(calls) == 1:  # after the refresh has read the dataset
+            compact(open_dataset(uri), {})
+        optimize(self, **named)
+
+    monkeypatch.setattr(DatasetOptimizer, "optimize_indices", overtaken)
+    step(driver, refresh)
+    until(lambda: uncovered(uri) == {"id_idx": 0})
+    assert len(calls) == 2, "no further epoch was needed"
+    expect_rows(world, 3)
+
+
+def test_a_refresh_and_a_compaction_of_one_driver_take_turns(
+    uri: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keeper = AutoCompaction(4, QUERY)
+    keeper.use_interval(SOON)
+    refresh = IndexRefresh(QUERY, keeper.kept_out)
+    running, most, lock = [0], [0], threading.Lock()
+
+    def counted(do: Callable[..., Any]) -> Callable[..., Any]:
+        def counting(*arguments: Any, **named: Any) -> Any:
+            with lock:
+                running[0] += 1
+                most[0] = max(most[0], running[0])
+            try:
+                time.sleep(0.02)  # so that the other one could begin
+                return do(*arguments, **named)
+            finally:
+                with lock:
+                    running[0] -= 1
+
+        return counting
+
+    monkeypatch.setattr(autoindex, "refresh_indices", counted(refresh_indices))
+    monkeypatch.setattr(autocompact, "compact", counted(compact))
+    driver = SparkLike(world, {})
+    driver.step()
+    lance.dataset(uri).create_scalar_index("id", "BTREE")
+    for epoch in range(1, 40):
+        step(driver, refresh)
+        committer: Any = driver.committer
+        keeper.epoch_done(epoch, committer.port, committer.owner)
+    until(lambda: not keeper.running)
+    keeper.end(SOON)
+    refresh.end(SOON)
+    assert keeper.done.fragments_removed > 0
+    assert most[0] == 1
+    assert uncovered(uri) == {"id_idx": 0}
+    expect_rows(world, 40)
 
 
 def test_upserts_and_compactions_beside_it_lose_nothing(
