@@ -52,7 +52,7 @@ STUDIES = {
     "crowd": "--queries 20 --seconds 10 --processes 2 --every 5",
     "idle_epochs": "--turns 2 --epochs 10",
     "million": "--epochs 600 --window 200 --sample 300 --every 50",
-    "vectors": "--seconds 5 --turns 2",
+    "vectors": "--seconds 5 --warm-up 10 --turns 1",
     "week": "--epochs 1200 --first 600",
 }
 """Those that have claims, and what makes them small; without that they run for up to hours."""
@@ -76,18 +76,20 @@ def main() -> int:
         bench = Bench(scale=scale, work=Path(folder), out=given.out, spark=spark)
         about = {"scale": scale.value, **machine.about(bench.work)}
         for name, module in asked:
+            began = time.monotonic()
             try:
                 if name == _STUDY:
                     command = f"benchmarks.{module}"
                     told += [(module, each, command) for each in _study(module, bench)]
-                    continue
-                sheets.append(_run(module, bench))
-                full = "" if name in PUBLISHED_SMALL else "--full "
-                command = f"benchmarks {full}--only {name}"
-                told += [(name, each, command) for each in sheets[-1].claims]
+                else:
+                    sheets.append(_run(module, bench))
+                    full = "" if name in PUBLISHED_SMALL else "--full "
+                    command = f"benchmarks {full}--only {name}"
+                    told += [(name, each, command) for each in sheets[-1].claims]
             except Exception:  # the others' figures are worth keeping
                 errors.print_exception()
                 failed.append(f"{name} ({module})")
+            errors.print(f"{name} ({module}) took {time.monotonic() - began:.0f} s", style="dim")
             write(sheets, given.out, about)  # after each, so that an interrupted run leaves some
         if spark.cache_info().currsize:
             spark().stop()

@@ -6,13 +6,12 @@
 Two parts. *Arrival*: the real sink on local Spark streams 1,000 vectors of 768 a second into a
 table with an IVF_PQ index, from files of a tenth of a second each, with the checkpoint manager of a
 launched job. The process that writes the files searches for what has just arrived, with
-`fast_search`, until it finds it; half a minute is warm-up. Reported: from
-arrival (the file is there) to found, parts of the index, and the stream's epochs. *Day*: so many
-turns of a simulated day, without Spark, through the protocol: an epoch, the sink's refresh of the
-index, and maintenance after every 24 turns. Once with a distribution that stays, once with one that
-turns away by a right angle. Reported at the quarters of the day: recall@10 of the kept index and of
-one that was trained anew on a copy, both against exact search, parts and stored bytes. Everything
-is in TMPDIR. The last line is one JSON object.
+`fast_search`, until it finds it. Reported: from arrival (the file is there) to found, parts of the
+index, and the stream's epochs. *Day*: so many turns of a simulated day, without Spark, through the
+protocol: an epoch, the sink's refresh of the index, and maintenance after every 24 turns. Once with
+a distribution that stays, once with one that turns away by a right angle. Reported at the quarters
+of the day: recall@10 of the kept index and of one that was trained anew on a copy, both against
+exact search, parts and stored bytes. Everything is in TMPDIR. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -58,8 +57,6 @@ BASE = 10_000
 PARTITIONS, PROBES = 32, 4
 """Of the kept index and of the rebuilt one: few probes, so that a partition that is wrong shows."""
 FILES_A_SECOND = 10
-WARM_UP = 30
-"""Seconds' worth of rows before the first one that counts."""
 FOUND, RECALL, PARTS = 1.0, 0.95, 100
 """What is claimed: seconds from arrival to found, recall beside a rebuilt index, index parts."""
 _QUERIES = 300
@@ -115,7 +112,8 @@ def arrival(work: Path, given: Any) -> dict[str, Any]:
         with spared_forks(spark, checkpoint):  # as in a launched job
             query = sink.start(df, processingTime=given.trigger)
         words = [sys.executable, "-m", "benchmarks.vectors", "--probe", uri, str(source)]
-        words += ["--seconds", str(given.seconds), "--rate", str(given.rate)]
+        for name in ("seconds", "rate", "warm_up"):
+            words += ["--" + name.replace("_", "-"), str(vars(given)[name])]
         # NumPy's threads wait busily between its small products: for a whole core.
         env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
         ran = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
@@ -174,13 +172,14 @@ class Producer:
             due += 1 / FILES_A_SECOND
 
 
-def probe(uri: str, source: Path, seconds: float, rate: int) -> dict[str, Any]:
+def probe(uri: str, source: Path, given: Any) -> dict[str, Any]:
     """Search for a row of every seventh file until it is found: at any time of a trigger interval.
 
     Of every second one, the searches alone would take a quarter of a core.
     """
-    dataset, producer = lance.dataset(uri), Producer(source, rate)
-    while dataset.count_rows() < BASE + WARM_UP * rate:  # the first epochs are a young JVM's
+    dataset, producer = lance.dataset(uri), Producer(source, given.rate)
+    seconds, counted = given.seconds, BASE + given.warm_up * given.rate
+    while dataset.count_rows() < counted:  # the first epochs are a young JVM's
         time.sleep(0.1)
         dataset = lance.dataset(uri)
     waiting: list[int] = []
@@ -311,6 +310,7 @@ def main() -> None:
     )
     parser.add_argument("--only", choices=("arrival", "day"))
     parser.add_argument("--seconds", type=float, default=120, help="of arrival")
+    parser.add_argument("--warm-up", type=float, default=30, help="seconds of arrival before")
     parser.add_argument("--rate", type=int, default=1000, help="vectors a second")
     parser.add_argument("--trigger", default="250 milliseconds")
     parser.add_argument("--turns", type=int, default=288, help="of the day")
@@ -320,7 +320,7 @@ def main() -> None:
     logging.disable(logging.INFO)
     if given.probe:
         uri, source = given.probe
-        print(json.dumps(probe(uri, Path(source), given.seconds, given.rate)))
+        print(json.dumps(probe(uri, Path(source), given)))
         return
     told: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="vectors-") as folder:
