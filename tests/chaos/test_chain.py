@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.chain.links import expected_cleaned, expected_totals
-from tests.chaos.test_chaos import drivers_in
+from tests.chaos.test_chaos import wait_for_end_of_drivers
 from tests.support.processes import finish, python
 
 FIGURES = ("chains", "kills", "kills at points", "epochs", "rows", "lost", "duplicated", "failed")
@@ -38,7 +38,7 @@ def test_chain_loses_and_doubles_no_row_when_its_drivers_are_killed(tmp_path: Pa
     assert (figures["lost"], figures["duplicated"], figures["failed"]) == (0, 0, 0)
     assert figures["kills"] >= 6
     assert list(tmp_path.iterdir()) == [], "it cleans up after itself"
-    assert drivers_in(tmp_path) == []
+    wait_for_end_of_drivers(tmp_path)
 
 
 @pytest.mark.slow
@@ -49,4 +49,4 @@ def test_chain_finds_the_rows_of_a_source_that_reads_from_or_to_the_wrong_versio
     status, figures, output = chain(tmp_path, "--kills", "6", "--seed", "1", "--reads", reads)
     assert status == 1, output
     assert figures[bad] > 0
-    assert drivers_in(tmp_path) == []
+    wait_for_end_of_drivers(tmp_path)
