@@ -97,8 +97,8 @@ class Probe:
 
 def run(bench: Bench) -> Sheet:
     rounds = bench.scale.pick(quick=1, full=2)
-    parses = bench.scale.pick(quick=3, full=9)
-    looks = bench.scale.pick(quick=30, full=100)
+    parses = bench.scale.pick(quick=2, full=9)
+    looks = bench.scale.pick(quick=20, full=100)
     seconds = bench.scale.pick(quick=4.0, full=12.0)
     modules = bench.scale.pick(
         quick=[*LIGHT, *(f"{PACKAGE}.{name}" for name in FEW_MODULES)],

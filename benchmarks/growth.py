@@ -31,8 +31,8 @@ TURN = 25
 
 def run(bench: Bench) -> Sheet:
     pick = bench.scale.pick
-    epochs, rounds = pick(quick=250, full=2500), pick(quick=1, full=7)
-    turn, budget = pick(quick=12, full=TURN), pick(quick=6, full=160)
+    epochs, rounds = pick(quick=200, full=2500), pick(quick=1, full=7)
+    turn, budget = pick(quick=6, full=TURN), pick(quick=3, full=160)
     sheet = Sheet(
         NAME,
         TITLE,

@@ -104,7 +104,7 @@ def run(bench: Bench) -> Sheet:
         FLOOR: 10,
         CLASSIC: 10,
         "successor": 5,
-        "delta": bench.scale.pick(quick=20, full=100),
+        "delta": bench.scale.pick(quick=10, full=100),
         "iceberg": 10,
     }
     settings = {

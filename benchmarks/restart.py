@@ -76,7 +76,7 @@ Medians = dict[Case, float]
 def run(bench: Bench) -> Sheet:
     depths = bench.scale.pick(quick=(FEW, MANY), full=(FEW, 1000, MANY))
     fragments = bench.scale.pick(quick=(1000,), full=(EPOCHS + 1, 1000))
-    repeats = bench.scale.pick(quick={ALONE: 15, SPARK: 5}, full={ALONE: 31, SPARK: 7, FRESH: 3})
+    repeats = bench.scale.pick(quick={ALONE: 9, SPARK: 3}, full={ALONE: 31, SPARK: 7, FRESH: 3})
     settings = {
         "versions": depths,
         "fragments": fragments,

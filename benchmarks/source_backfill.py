@@ -45,7 +45,7 @@ LIMIT = 0.5
 def run(bench: Bench) -> Sheet:
     full = bench.scale is Scale.FULL
     repeats = 3 if full else 1
-    sizes = {name: SHAPES[name].rows // (1 if full else 8) for name in READ}
+    sizes = {name: SHAPES[name].rows // (1 if full else 32) for name in READ}
     settings = {f"rows_{name}": rows for name, rows in sizes.items()}
     sheet = Sheet(NAME, TITLE, {**settings, "epochs": EPOCHS, "files": FILES, "repeats": repeats})
     rates: dict[str, dict[str, float]] = {}

@@ -54,7 +54,7 @@ STREAMS: Mapping[str, Stream] = {
 def run(bench: Bench) -> Sheet:
     full = bench.scale is Scale.FULL
     repeats = 4 if full else 1
-    sizes = {name: shape.rows // (1 if full else 4) for name, shape in SHAPES.items()}
+    sizes = {name: shape.rows // (1 if full else 16) for name, shape in SHAPES.items()}
     settings = {f"rows_{name}": rows for name, rows in sizes.items()}
     sheet = Sheet(NAME, TITLE, {**settings, "epochs": EPOCHS, "files": FILES, "repeats": repeats})
     steps = len(SHAPES) * (repeats + 1) * (len(STREAMS) + full * (len(JOBS) + 1))

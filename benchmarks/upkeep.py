@@ -67,7 +67,7 @@ KINDS = {
 
 def run(bench: Bench) -> Sheet:
     pick = bench.scale.pick
-    epochs, rounds = pick(quick=400, full=2000), pick(quick=1, full=8)
+    epochs, rounds = pick(quick=300, full=2000), pick(quick=1, full=8)
     sheet = Sheet(
         NAME,
         TITLE,
