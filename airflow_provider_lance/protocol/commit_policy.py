@@ -131,7 +131,7 @@ class CommitPolicy:
     new_generation: bool = False
     on_history_gap: OnHistoryGap = OnHistoryGap()
     on_restore: OnRestore = OnRestore()
-    backoff: Backoff = Backoff()
+    backoff: Backoff = Backoff(preempted=5)
     fresh_seconds: float = 60.0
     """The longest time since the store was last read; cleanup must keep versions much longer."""
     slow_seconds: float = 2.0

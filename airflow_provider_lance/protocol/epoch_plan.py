@@ -139,7 +139,6 @@ class EpochPlan:
         if chain.port.version != known:
             ledger.refuse_if_fenced()
             ledger.refuse_overtaken(epoch.epoch_id)
-        base = chain.port.version
         for attempt in ownership.policy.backoff:
             # 2. The handle's own config must name our token; no I/O while the handle is fresh.
             if attempt.number:
@@ -161,10 +160,10 @@ class EpochPlan:
             before = chain.port
             try:
                 slow = chain.send(change_for(epoch), stamp)
-                _inspect(chain, epoch, base)
+                _inspect(chain, epoch, before.version)
                 if slow and not _is_part(chain, epoch, before):
                     # It landed beside the chain, where no reader will ever see it.
-                    base = self._leave_orphan(epoch.epoch_id, attempt)
+                    self._leave_orphan(epoch.epoch_id, attempt)
                     continue
                 chain.note_epoch(epoch, before)
                 ownership.note_passed(chain.port.version - known)
@@ -181,16 +180,19 @@ class EpochPlan:
                 attempt.error = error
                 log.warning("Outcome unknown, looking. epoch=%d error=%s", epoch.epoch_id, error)
                 self._settle()
-            # 4. Whatever went wrong, look for this epoch before it is sent again.
-            found = find_epoch(chain.port, chain.query_id, chain.owner, epoch.epoch_id, after=base)
+            # 4. Whatever went wrong, look for this epoch before it is sent again. It can only be
+            # above the version on which it was sent, and each attempt before was looked for.
+            found = find_epoch(
+                chain.port, chain.query_id, chain.owner, epoch.epoch_id, after=before.version
+            )
             ownership.doubt(False)
             if found:
                 chain.note_found()
                 return found.committed_at
         raise AssertionError("a backoff ends in its last error")
 
-    def _leave_orphan(self, epoch_id: int, attempt: Attempt) -> int:
-        """Move to the newest version, with history folded over the orphan; return the version."""
+    def _leave_orphan(self, epoch_id: int, attempt: Attempt) -> None:
+        """Move to the newest version, with history folded over the orphan."""
         chain, landed = self._chain, self._chain.port.version
         attempt.error = CommitPreemptedError(
             f"epoch {epoch_id} landed as version {landed} of {chain.port.uri}, a number that a "
@@ -200,7 +202,6 @@ class EpochPlan:
         chain.reopen()
         self._ledger.refuse_if_fenced()
         self._ownership.fold()
-        return chain.port.version
 
     def _settle(self) -> None:
         """Move to a version behind which the write of unknown outcome can no longer land.

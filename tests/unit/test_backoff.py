@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_provider_lance.exceptions import CommitPreemptedError, CommitStateUnknownError
 from airflow_provider_lance.protocol import backoff
 from airflow_provider_lance.protocol.backoff import Backoff
 
@@ -71,3 +72,28 @@ def test_backoff_starts_again_at_the_first_wait_when_iterated_again(slept: list[
     list(policy)
     list(policy)
     assert slept == pytest.approx([0.1, 0.2, 0.1, 0.2])
+
+
+@pytest.mark.usefixtures("slept")
+@pytest.mark.parametrize(
+    ("errors", "tries"),
+    [
+        ([CommitPreemptedError], 15),
+        ([CommitStateUnknownError], 3),
+        ([CommitPreemptedError] * 4 + [CommitStateUnknownError], 10),
+    ],
+)
+def test_preempted_tries_count_for_less_where_the_caller_says_so(
+    errors: list[type[Exception]], tries: int
+) -> None:
+    done = 0
+
+    def fail_each_time() -> None:
+        nonlocal done
+        for attempt in Backoff(attempts=3, preempted=5):
+            attempt.error = errors[done % len(errors)]("refused")
+            done += 1
+
+    with pytest.raises((CommitPreemptedError, CommitStateUnknownError)):
+        fail_each_time()
+    assert done == tries

@@ -78,3 +78,32 @@ def test_a_driver_among_many_looks_before_it_sends(world: World, behind: list[in
     driver.step()
     assert behind == [20, 0, 0, 0, 2], "alone, it spares the look"
     assert len(world.rows()) == 18
+
+
+def test_a_commit_that_is_preempted_again_and_again_reads_no_version_twice(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = SparkLike(world, {})
+    driver.step()
+    commit, sent, read = LanceDatasetPort.commit, [], []
+
+    def preempted(port: LanceDatasetPort, change: Any, properties: Any = None) -> LanceDatasetPort:
+        sent.append(change)
+        if len(sent) <= 5:
+            others(world, 1)
+            raise CommitPreemptedError("another commit landed first")
+        return commit(port, change, properties)
+
+    transaction = LanceDatasetPort.transaction
+
+    def counted(port: LanceDatasetPort, version: int) -> Any:
+        read.append(version)
+        return transaction(port, version)
+
+    monkeypatch.setattr(LanceDatasetPort, "commit", preempted)
+    monkeypatch.setattr(LanceDatasetPort, "transaction", counted)
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(sleep=lambda seconds: others(world, 20)))
+    driver.step()
+    assert len(read) == 5, "the version that landed first, of each attempt"
+    assert len(set(read)) == 5
+    assert len(world.rows()) == 6
