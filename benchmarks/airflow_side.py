@@ -37,8 +37,8 @@ LIGHT = (f"{PACKAGE}.provider_info", f"{PACKAGE}.cli.airflow")
 """What Airflow imports in processes that need nothing of `airflow.sdk` for it."""
 BESIDE = (f"{PACKAGE}.plugins.lance", f"{PACKAGE}.hooks.errors")
 """Public, and not in the provider's metadata."""
-# One of each kind, for a quick run: each takes an interpreter that imports Airflow.
-FEW_MODULES = ("operators.stream", "sensors.epoch", "triggers.event", "hooks.lance", "assets.lance")
+# For a quick run: each takes an interpreter that imports Airflow.
+FEW_MODULES = ("operators.stream", "triggers.event")
 WATCHERS, INTERVAL = 1000, 1.0
 DATASETS = (1, 100)
 LOOKS_LIMIT = 1.1

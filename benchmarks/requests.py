@@ -99,13 +99,14 @@ def total(counts: Counts) -> float:
 
 
 def run(bench: Bench) -> Sheet:
+    pick = bench.scale.pick
     epochs = {  # but for Delta's, more would have the same mean
-        OURS: 5 * FOLD_EVERY,
-        FLOOR: 10,
-        CLASSIC: 10,
-        "successor": 5,
-        "delta": bench.scale.pick(quick=10, full=100),
-        "iceberg": 10,
+        OURS: pick(quick=2, full=5) * FOLD_EVERY,
+        FLOOR: pick(quick=5, full=10),
+        CLASSIC: pick(quick=5, full=10),
+        "successor": pick(quick=2, full=5),
+        "delta": pick(quick=10, full=100),
+        "iceberg": pick(quick=5, full=10),
     }
     settings = {
         "rows": ROWS,

@@ -44,7 +44,7 @@ LIMIT = 0.5
 
 def run(bench: Bench) -> Sheet:
     full = bench.scale is Scale.FULL
-    repeats = 3 if full else 1
+    repeats, warm_up = (3, 1) if full else (1, 0)
     sizes = {name: SHAPES[name].rows // (1 if full else 32) for name in READ}
     settings = {f"rows_{name}": rows for name, rows in sizes.items()}
     sheet = Sheet(NAME, TITLE, {**settings, "epochs": EPOCHS, "files": FILES, "repeats": repeats})
@@ -55,7 +55,7 @@ def run(bench: Bench) -> Sheet:
     delta = delta_session(spark) if full else None  # no claim is about it
     if delta:
         sessions[DELTA] = delta
-    with progress(TITLE, len(READ) * (repeats + 1) * len(sessions) * len(SINKS)) as advance:
+    with progress(TITLE, len(READ) * (repeats + warm_up) * len(sessions) * len(SINKS)) as advance:
         for name, shape in ((name, SHAPES[name]) for name in READ):
             folder = bench.work / name
             rows = sizes[name]
@@ -68,8 +68,8 @@ def run(bench: Bench) -> Sheet:
                 for source, session in sessions.items()
                 for sink in SINKS
             }
-            times = by_turns(turns, repeats + 1, advance)
-            ms = {each: median(found[1:]) for each, found in times.items()}
+            times = by_turns(turns, repeats + warm_up, advance)
+            ms = {each: median(found[warm_up:]) for each, found in times.items()}
             rates[name] = {each: rows / value * 1000 for each, value in ms.items()}
             for each, rate in rates[name].items():
                 sheet.add("rows_per_second", rate, "rows/s", stream=each, shape=name)

@@ -57,7 +57,7 @@ def run(bench: Bench) -> Sheet:
     sizes = {name: shape.rows // (1 if full else 16) for name, shape in SHAPES.items()}
     settings = {f"rows_{name}": rows for name, rows in sizes.items()}
     sheet = Sheet(NAME, TITLE, {**settings, "epochs": EPOCHS, "files": FILES, "repeats": repeats})
-    steps = len(SHAPES) * (repeats + 1) * (len(STREAMS) + full * (len(JOBS) + 1))
+    steps = len(SHAPES) * (repeats + full) * (len(STREAMS) + full * (len(JOBS) + 1))
     beside: dict[str, dict[str, float]] = {"first epoch of a run": {}, "later epochs": {}}
     with progress(TITLE, steps) as advance:
         for name, shape in SHAPES.items():
@@ -120,14 +120,14 @@ def _streamed(
         shutil.rmtree(place)
         return epochs[0], median(epochs[1:])
 
-    turns = by_turns({name: partial(turn, name) for name in STREAMS}, repeats + 1, advance)
-    # The first turn of each warms up.
-    counted = {name: list(zip(*each[1:], strict=True)) for name, each in turns.items()}
+    warm_up = int(repeats > 1)  # the first turn of each, in a full run
+    turns = by_turns({name: partial(turn, name) for name in STREAMS}, repeats + warm_up, advance)
+    counted = {name: list(zip(*each[warm_up:], strict=True)) for name, each in turns.items()}
     return _Seen(
         first={name: median(first) for name, (first, _) in counted.items()},
         epochs={name: median(later) for name, (_, later) in counted.items()},
         spread={name: max(later) / min(later) for name, (_, later) in counted.items()},
-        commit=median(commits[1:]),
+        commit=median(commits[warm_up:]),
     )
 
 
