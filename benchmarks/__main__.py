@@ -48,11 +48,11 @@ PUBLISHED_SMALL = frozenset({"E2", "E4", "E6"})
 """Experiments whose published figures are of a small run."""
 
 STUDIES = {
-    "arrival": "--seconds 8 --beside 4 --warm-up 4 --every 4",
-    "crowd": "--queries 20 --seconds 10 --processes 2 --every 5",
-    "idle_epochs": "--turns 2 --epochs 5",
-    "million": "--epochs 400 --window 100 --sample 200 --every 50",
-    "vectors": "--seconds 5 --warm-up 5 --turns 1",
+    "arrival": "--seconds 6 --beside 4 --warm-up 4 --every 3 --only delta parquet lance-stream",
+    "crowd": "--queries 20 --seconds 6 --processes 2 --every 3",
+    "idle_epochs": "--turns 2 --epochs 8",
+    "million": "--epochs 300 --window 60 --sample 300 --every 30",
+    "vectors": "--seconds 5 --warm-up 5 --turns 1 --base 4000",
     "week": "--epochs 600 --first 300",
 }
 """Those that have claims, and what makes them small; without that they run for up to hours."""

@@ -97,9 +97,10 @@ class Probe:
 
 def run(bench: Bench) -> Sheet:
     rounds = bench.scale.pick(quick=1, full=2)
-    parses = bench.scale.pick(quick=2, full=9)
+    parses = bench.scale.pick(quick=1, full=9)
+    dags = sorted((ROOT / "dags").glob("*.py"))[: bench.scale.pick(quick=3, full=None)]
     looks = bench.scale.pick(quick=20, full=100)
-    seconds = bench.scale.pick(quick=4.0, full=12.0)
+    seconds = bench.scale.pick(quick=2.0, full=12.0)
     modules = bench.scale.pick(
         quick=[*LIGHT, *(f"{PACKAGE}.{name}" for name in FEW_MODULES)],
         full=sorted({*public_modules(get_provider_info()), *LIGHT, *BESIDE}),
@@ -117,7 +118,7 @@ def run(bench: Bench) -> Sheet:
     with progress("Airflow", rounds * len(modules) + 2 + len(DATASETS)) as advance:
         _imports(sheet, probe, modules, rounds, advance)
         advance("parsing")
-        _parses(sheet, probe, bench.work, parses)
+        _parses(sheet, probe, bench.work, dags, parses)
         advance("looks")
         _looks(sheet, probe, bench.work, looks)
         for datasets in DATASETS:
@@ -156,11 +157,11 @@ def _imports(
         sheet.ratio("import_p50", of=name, to=BASE, value=median(together))
 
 
-def _parses(sheet: Sheet, probe: Probe, work: Path, rounds: int) -> None:
-    """Note how long each example DAG takes to parse, beside an empty one."""
+def _parses(sheet: Sheet, probe: Probe, work: Path, dags: Sequence[Path], rounds: int) -> None:
+    """Note how long each of these DAGs takes to parse, beside an empty one."""
     empty = work / "empty.py"
     empty.write_text(EMPTY_DAG)
-    files = [str(empty), *(str(path) for path in sorted((ROOT / "dags").glob("*.py")))]
+    files = [str(empty), *map(str, dags)]
     found: dict[str, list[float]] = probe("parse", files=files, rounds=rounds)
     none = median(found[str(empty)])
     for path, taken in found.items():

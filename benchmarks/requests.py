@@ -45,7 +45,6 @@ VERSIONS = LOOK_BACK + 10
 FOLD_EVERY = CommitPolicy().watermark_every
 WARM = 2
 """Epochs that are not counted: a start makes them different."""
-SPARK_EPOCHS = 2 + 2 * FOLD_EVERY
 CLASSIC = "classic"
 SLACK = 1.1
 """What is claimed: at most so many times the requests of a bare commit, and the folds."""
@@ -106,13 +105,14 @@ def run(bench: Bench) -> Sheet:
         CLASSIC: pick(quick=5, full=10),
         "successor": pick(quick=2, full=5),
         "delta": pick(quick=10, full=100),
-        "iceberg": pick(quick=5, full=10),
+        "iceberg": pick(quick=1, full=10),
     }
+    spark_epochs = WARM + pick(quick=1, full=2) * FOLD_EVERY
     settings = {
         "rows": ROWS,
         "versions_before": VERSIONS,
         "epochs": epochs,
-        "epochs_with_spark": SPARK_EPOCHS,
+        "epochs_with_spark": spark_epochs,
         "watermark_every": FOLD_EVERY,
     }
     sheet = Sheet(NAME, TITLE, settings)
@@ -134,7 +134,7 @@ def run(bench: Bench) -> Sheet:
         port = open_dataset(uri, store.storage)
         fold = total(store.count(lambda: port.commit(Configure({"bench.fold": "1"})))) / FOLD_EVERY
         advance("start and end")
-        with_spark = _with_spark(store, bench)
+        with_spark = _with_spark(store, bench, spark_epochs)
         advance("with Spark")
     _note_appends(sheet, appends)
     _note_modes(sheet, modes, with_spark, fold)
@@ -247,10 +247,10 @@ def _started(store: Store, uri: str, done: int) -> tuple[Driven, Counts]:
     return driver, store.between(first, len(store.proxy.requests), 1)
 
 
-def _with_spark(store: Store, bench: Bench) -> Counts:
+def _with_spark(store: Store, bench: Bench, epochs: int) -> Counts:
     """Count an epoch of the sink, without the first two of the run; its checkpoint is on disk."""
     source = bench.work / "source"
-    add_files(source, 0, SPARK_EPOCHS, ROWS)
+    add_files(source, 0, epochs, ROWS)
     folded: list[int] = []
 
     def on_step(step: Failpoint) -> None:

@@ -34,7 +34,7 @@ PATIENCE_SECONDS = 120.0
 
 
 def run(bench: Bench) -> Sheet:
-    commits = bench.scale.pick(quick=20, full=100)
+    commits = bench.scale.pick(quick=12, full=100)
     sheet = Sheet(NAME, TITLE, {"commits": commits, "trigger_seconds": TRIGGER_SECONDS})
     first, place = str(bench.work / "first.lance"), str(bench.work / "second")
     spark = bench.spark()

@@ -52,8 +52,6 @@ from benchmarks.vector_rows import DIMENSIONS, SCHEMA, table, vectors
 
 INDEX = "vector_idx"
 SUB_VECTORS = 96
-BASE = 10_000
-"""Rows that the index is trained on."""
 PARTITIONS, PROBES = 32, 4
 """Of the kept index and of the rebuilt one: few probes, so that a partition that is wrong shows."""
 FILES_A_SECOND = 10
@@ -101,7 +99,7 @@ def stored(folder: str) -> int:
 def arrival(work: Path, given: Any) -> dict[str, Any]:
     """Stream with Spark; another process writes the source and searches."""
     uri, source = str(work / "arrival.lance"), work / "source"
-    lance.write_dataset(table(np.arange(-BASE, 0)), uri)
+    lance.write_dataset(table(np.arange(-given.base, 0)), uri)
     build_index(uri)
     source.mkdir()
     spark = session()
@@ -112,7 +110,7 @@ def arrival(work: Path, given: Any) -> dict[str, Any]:
         with spared_forks(spark, checkpoint):  # as in a launched job
             query = sink.start(df, processingTime=given.trigger)
         words = [sys.executable, "-m", "benchmarks.vectors", "--probe", uri, str(source)]
-        for name in ("seconds", "rate", "warm_up"):
+        for name in ("seconds", "rate", "warm_up", "base"):
             words += ["--" + name.replace("_", "-"), str(vars(given)[name])]
         # NumPy's threads wait busily between its small products: for a whole core.
         env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
@@ -178,7 +176,7 @@ def probe(uri: str, source: Path, given: Any) -> dict[str, Any]:
     Of every second one, the searches alone would take a quarter of a core.
     """
     dataset, producer = lance.dataset(uri), Producer(source, given.rate)
-    seconds, counted = given.seconds, BASE + given.warm_up * given.rate
+    seconds, counted = given.seconds, given.base + given.warm_up * given.rate
     while dataset.count_rows() < counted:  # the first epochs are a young JVM's
         time.sleep(0.1)
         dataset = lance.dataset(uri)
@@ -226,7 +224,7 @@ def day(work: Path, given: Any, drift: float) -> dict[str, Any]:
     folder.mkdir()
     stream = LanceStream(str(folder), SCHEMA)
     uri = stream.uri
-    lance.write_dataset(table(np.arange(-BASE, 0)), uri, mode="append")
+    lance.write_dataset(table(np.arange(-given.base, 0)), uri, mode="append")
     build_index(uri)
     stream = LanceStream(str(folder), SCHEMA)
     ageing = Ageing(uri, 86_400 / given.turns)
@@ -315,6 +313,9 @@ def main() -> None:
     parser.add_argument("--trigger", default="250 milliseconds")
     parser.add_argument("--turns", type=int, default=288, help="of the day")
     parser.add_argument("--rows", type=int, default=200, help="vectors of a turn")
+    parser.add_argument(
+        "--base", type=int, default=10_000, help="rows that the index is trained on"
+    )
     parser.add_argument("--probe", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     logging.disable(logging.INFO)
