@@ -48,7 +48,7 @@ PUBLISHED_SMALL = frozenset({"E2", "E4", "E6"})
 """Experiments whose published figures are of a small run."""
 
 STUDIES = {
-    "arrival": "--seconds 6 --beside 4 --warm-up 4 --every 3 --only delta parquet lance-stream",
+    "arrival": "--seconds 6 --beside 3 --warm-up 7 --every 3 --only delta parquet lance-stream",
     "crowd": "--queries 20 --seconds 6 --processes 2 --every 3",
     "idle_epochs": "--turns 2 --epochs 8",
     "million": "--epochs 300 --window 60 --sample 300 --every 30",
