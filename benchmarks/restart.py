@@ -74,7 +74,7 @@ Medians = dict[Case, float]
 
 
 def run(bench: Bench) -> Sheet:
-    depths = bench.scale.pick(quick=(FEW, 2000), full=(FEW, 1000, 10_000))
+    depths = bench.scale.pick(quick=(FEW, 1000), full=(FEW, 1000, 10_000))
     fragments = bench.scale.pick(quick=(1000,), full=(EPOCHS + 1, 1000))
     repeats = bench.scale.pick(quick={ALONE: 5, SPARK: 2}, full={ALONE: 31, SPARK: 7, FRESH: 3})
     settings = {
