@@ -51,7 +51,7 @@ def main() -> None:
     )
     parser.add_argument("--shapes", nargs="*", choices=SHAPES, default=list(SHAPES))
     parser.add_argument(
-        "--part", type=int, default=4, help="of E5's rows an epoch has one in so many"
+        "--part", type=int, default=8, help="of E5's rows an epoch has one in so many"
     )
     parser.add_argument("--turns", type=int, default=3, help="of each; the first warms up")
     parser.add_argument("--small-epochs", type=int, default=12, help="of each turn")

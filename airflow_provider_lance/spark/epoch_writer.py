@@ -34,8 +34,12 @@ log = logging.getLogger(__name__)
 _DIRECT_BYTES = 8 * 1024 * 1024
 """The largest expected size in memory of an epoch that the driver collects."""
 
-_UNKNOWN_BYTES = 2**60
-"""Spark's statistics report at least this much if a source, such as Kafka, gives no size."""
+_UNKNOWN_BYTES = 2**50
+"""Spark's statistics report more than this if a source, such as Kafka, gives no size.
+
+Spark takes ``spark.sql.defaultSizeInBytes``, 2**63 - 1, for it, and lowers that by the share of the
+selected columns in a row's default size: two narrow columns of Kafka's records come to 2**59.
+"""
 
 
 class EpochWriter:

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from airflow_provider_lance.exceptions import (
     DatasetNotFoundError,
@@ -125,6 +126,24 @@ def test_epoch_goes_to_the_executors_when_spark_plans_to_read_much(
     spark.createDataFrame(orders(0, 10_000)).write.parquet(str(tmp_path / "files"))
     write(to, spark.read.schema(df.schema).parquet(str(tmp_path / "files")).limit(10))
     assert to.on_executors == 3
+
+
+@pytest.mark.parametrize("columns", [["offset"], ["offset", "timestamp"], ["value", "offset"]])
+def test_small_epochs_of_a_source_that_gives_no_size_are_written_by_the_driver(
+    spark: SparkSession, tmp_path: Path, columns: list[str]
+) -> None:
+    """Few columns of many lower Spark's estimate of a size that it does not know."""
+    of_kafka = (
+        "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, "
+        "timestamp TIMESTAMP, timestampType INT"
+    )
+    at = dt.datetime(2026, 1, 1)
+    records = [(None, b"v", "orders", 0, number, at, 0) for number in range(10)]
+    # Like Kafka's source, an RDD gives no size.
+    df = spark.createDataFrame(spark.sparkContext.parallelize(records), of_kafka).select(*columns)
+    to = warmed(writer(tmp_path, to_arrow_schema(df.schema, timezone="UTC")), df)
+    assert write(to, df).rows == len(records)
+    assert to.on_executors == 2
 
 
 @contextmanager
