@@ -28,8 +28,7 @@ import numpy as np
 import pyarrow as pa
 from lance.fragment import write_fragments
 
-from airflow_provider_lance.exceptions import CommitPreemptedError
-from airflow_provider_lance.exceptions import StorageUnavailableError
+from airflow_provider_lance.exceptions import CommitPreemptedError, StorageUnavailableError
 from airflow_provider_lance.maintenance.options import MaintenanceOptions
 from airflow_provider_lance.maintenance.run import maintain
 from airflow_provider_lance.protocol.checkpoint import Checkpoint
