@@ -63,7 +63,7 @@ chaos: setup ## run the crash laboratory: 300 rounds of kills and store faults
 	@$(WITH_JAVA) $(BIN)/python -m tests.chaos --rounds $(or $(ROUNDS),300) --seed $(or $(SEED),1)
 
 .PHONY: bench
-bench: setup ## run the benchmarks, small: 10 minutes
+bench: setup ## run the benchmarks, small: about 10 minutes
 	@$(WITH_JAVA) $(BIN)/python -m benchmarks
 
 .PHONY: bench-full

@@ -49,11 +49,11 @@ PUBLISHED_SMALL = frozenset({"E2", "E4", "E6"})
 
 STUDIES = {
     "arrival": "--seconds 6 --beside 3 --warm-up 7 --every 3 --only delta parquet lance-stream",
-    "by_shape": "--shapes json --part 64 --turns 2 --small-epochs 5",
+    "by_shape": "--shapes json --part 128 --turns 2 --small-epochs 4",
     "crowd": "--queries 20 --seconds 6 --processes 2 --every 3",
     "idle_epochs": "--turns 2 --epochs 7",
     "million": "--epochs 300 --window 60 --sample 300 --every 30",
-    "vectors": "--seconds 5 --warm-up 5 --turns 1 --base 4000",
+    "vectors": "--seconds 5 --warm-up 5 --turns 1 --base 3000",
     "week": "--epochs 600 --first 300",
 }
 """Those that have claims, and what makes them small; without that they run for up to hours."""
