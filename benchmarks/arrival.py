@@ -33,12 +33,11 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_provider_lance.spark.tuning import spared_forks
 from benchmarks.contestants import OURS, STREAMS
 from benchmarks.freshness import COLUMN, Reader
 from benchmarks.harness.measure import median, percentile
 from benchmarks.harness.sheet import Claim, study
-from benchmarks.harness.spark import durations, session
+from benchmarks.harness.spark import as_launched, durations, session
 from benchmarks.idle_epochs import PARTS, WHOLE
 from tests.support.jars import fetched_jars
 from tests.support.kafka import KAFKA, Broker, connector_jars, kafka_broker
@@ -104,7 +103,7 @@ def run(
     place.mkdir()
     table = place / TABLES[name]
     upkeep = Maintenance(str(table), given.every) if name == OURS else None
-    with Reader(name, str(table)) as reader, spared_forks(spark, str(place)):
+    with Reader(name, str(table)) as reader, as_launched(spark, str(place)):
         rows = records(spark, broker, name)
         with STREAMS[name](rows, str(place), processingTime=given.trigger) as query:
             with feed(broker, name, given.rate, place / "feed.log"):

@@ -21,12 +21,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from airflow_provider_lance.spark.tuning import spared_forks
 from benchmarks.contestants import NOOP, OURS, STREAMS
 from benchmarks.harness.measure import median
 from benchmarks.harness.progress import progress
 from benchmarks.harness.sheet import Claim, study
-from benchmarks.harness.spark import durations, read_files, session
+from benchmarks.harness.spark import as_launched, durations, read_files, session
 from benchmarks.harness.turns import by_turns
 from benchmarks.shapes import SHAPES, Shape, make_input
 from tests.support.kafka import connector_jars, kafka_broker
@@ -136,7 +135,7 @@ class ShapeBench:
     def _turn(self, name: str, read: Callable[[], DataFrame], number: int) -> Epochs:
         place = self._work / f"{name}-{number}"
         place.mkdir()
-        with spared_forks(self._spark, str(place)), STREAMS[name](read(), str(place)) as query:
+        with as_launched(self._spark, str(place)), STREAMS[name](read(), str(place)) as query:
             query.awaitTermination()
         epochs = durations(query)
         shutil.rmtree(place)

@@ -2,8 +2,9 @@
 
 Streams of one small file an epoch, by turns in one Spark: our sink as a launched job runs it, the
 noop and parquet sinks and delta-rs by `foreachBatch`, each with Spark's default checkpoint manager
-and with the one by `FileSystem`. Prints medians of each part of Spark's progress; as its last line
-one JSON object, with what our sink takes above noop and the ratio to noop under Spark's defaults.
+and with a checkpoint written as in launched jobs. Prints medians of each part of Spark's progress;
+as its last line one JSON object, with what our sink takes above noop and the ratio to noop under
+Spark's defaults.
 """
 
 from __future__ import annotations
@@ -21,18 +22,17 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from airflow_provider_lance.spark.tuning import spared_forks
 from benchmarks.contestants import NOOP, OURS, STREAMS
 from benchmarks.harness.measure import median
 from benchmarks.harness.progress import progress
 from benchmarks.harness.sheet import Claim, study
-from benchmarks.harness.spark import DDL, add_files, durations, read_files, session
+from benchmarks.harness.spark import DDL, add_files, as_launched, durations, read_files, session
 from benchmarks.harness.turns import by_turns
 
 PARTS = ("latestOffset", "walCommit", "queryPlanning", "addBatch", "commitOffsets")
 WHOLE = "triggerExecution"
 SINKS = (NOOP, OURS, "parquet", "delta")
-DEFAULT, BY_FILE_SYSTEM = "default", "by FileSystem"
+DEFAULT, LAUNCHED = "default", "as launched"
 
 Parts = dict[str, list[float]]
 
@@ -62,7 +62,7 @@ def compare(turns: int, epochs: int, rows: int) -> dict[str, Any]:
         workers = {
             f"{sink}, {manager}": partial(_turn, spark, place, sink, manager)
             for sink in SINKS
-            for manager in (DEFAULT, BY_FILE_SYSTEM)
+            for manager in (DEFAULT, LAUNCHED)
         }
         with progress("idle epochs", turns * len(workers)) as advance:
             seen = by_turns(workers, turns, advance)
@@ -71,7 +71,7 @@ def compare(turns: int, epochs: int, rows: int) -> dict[str, Any]:
     for name, parts in medians.items():
         told = "  ".join(f"{part} {ms:6.1f}" for part, ms in parts.items())
         print(f"{name:28} {told}", file=sys.stderr)
-    launched, noop = medians[f"{OURS}, {BY_FILE_SYSTEM}"], medians[f"{NOOP}, {BY_FILE_SYSTEM}"]
+    launched, noop = medians[f"{OURS}, {LAUNCHED}"], medians[f"{NOOP}, {LAUNCHED}"]
     return {
         "rows": rows,
         "epochs": (turns - 1) * epochs,
@@ -100,7 +100,7 @@ def _managed(spark: SparkSession, place: Path, manager: str) -> Iterator[None]:
     if manager == DEFAULT:
         yield
         return
-    with spared_forks(spark, str(place)):
+    with as_launched(spark, str(place)):
         yield
 
 

@@ -41,13 +41,12 @@ from airflow_provider_lance.maintenance.run import maintain
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.spark.autoindex import MERGED_BYTES
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.spark.tuning import spared_forks
 from benchmarks.contestants.lance_stream import LanceStream
 from benchmarks.harness.ageing import Ageing
 from benchmarks.harness.machine import ROOT
 from benchmarks.harness.measure import median, percentile, timed
 from benchmarks.harness.sheet import Claim, study
-from benchmarks.harness.spark import session
+from benchmarks.harness.spark import as_launched, session
 from benchmarks.vector_rows import DIMENSIONS, SCHEMA, table, vectors
 
 INDEX = "vector_idx"
@@ -107,7 +106,7 @@ def arrival(work: Path, given: Any) -> dict[str, Any]:
         df = spark.readStream.schema("id BIGINT, vector ARRAY<FLOAT>").parquet(str(source))
         checkpoint = str(work / "checkpoint")
         sink = LanceSink(uri=uri, queryId="vectors", checkpointLocation=checkpoint)
-        with spared_forks(spark, checkpoint):  # as in a launched job
+        with as_launched(spark, checkpoint):
             query = sink.start(df, processingTime=given.trigger)
         words = [sys.executable, "-m", "benchmarks.vectors", "--probe", uri, str(source)]
         for name in ("seconds", "rate", "warm_up", "base"):

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import types
+from pyspark.sql import DataFrame, types
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
@@ -17,6 +17,7 @@ __all__ = [
     "OTHER_INTERNALS",
     "GeographyType",
     "GeometryType",
+    "LastColumns",
     "ReadAllAvailable",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
@@ -48,6 +49,29 @@ except ImportError:  # PySpark 4.0 and 4.1, where the Lance source is refused
 ReadAllAvailable: type[Any] = getattr(_streaming, "ReadAllAvailable", object)
 ReadMaxRows: type[Any] = getattr(_streaming, "ReadMaxRows", object)
 SupportsTriggerAvailableNow: type[Any] = getattr(_streaming, "SupportsTriggerAvailableNow", object)
+
+
+class LastColumns:
+    """The columns of the DataFrame before, so that the next one need not ask the JVM for them.
+
+    py4j writes an answer of more than 8 KB in two parts, and the second waits 40 ms for an
+    acknowledgement (Nagle's algorithm and a delayed ACK): as long as all else that Spark and Lance
+    do for 500 rows of 200 columns. Comparing two Java schemas takes 0.2 ms.
+    """
+
+    def __init__(self) -> None:
+        self._java: Any = None
+        self._schema: StructType | None = None
+
+    def same(self, df: DataFrame) -> bool:
+        """Return whether a DataFrame has the columns of the one before, and give it their types."""
+        java: Any = df._jdf.schema()
+        if self._java is not None and self._java.equals(java):
+            # A cached property in PySpark 4.0 to 4.3; where it is another one, this has no effect.
+            vars(df)["schema"] = self._schema
+            return True
+        self._java, self._schema = java, df.schema
+        return False
 
 
 def utc_arrow_schema(schema: StructType) -> pa.Schema:

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from airflow_provider_lance.spark.aside import Origin
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather, gather_rows
 from airflow_provider_lance.spark.comparison import Comparison
+from airflow_provider_lance.spark.compat import LastColumns
 from airflow_provider_lance.spark.failures import named_by_worker
 from airflow_provider_lance.spark.history import History
 from airflow_provider_lance.spark.history_task import HistoryTask
@@ -71,6 +72,7 @@ class EpochWriter:
         self.versions = versions
         self._forecast = EpochSizeEstimate()
         self._batch_rows = BatchRows(task.schema)
+        self._columns = LastColumns()
         self._collects = True
 
     def sift_for(self, origin: Origin | None) -> None:
@@ -118,7 +120,7 @@ class EpochWriter:
         if _planned_bytes(df) > _DIRECT_BYTES:
             return None
         try:
-            return df.toArrow()
+            return self._known(df).toArrow()
         except (Py4JJavaError, PySparkException) as error:
             if "spark.driver.maxResultSize" not in str(error):
                 raise
@@ -158,12 +160,18 @@ class EpochWriter:
         except PythonException as error:
             raise named_by_worker(str(error)) or error from error
 
+    def _known(self, df: DataFrame) -> DataFrame:
+        """Return a DataFrame that knows its columns, if they are those of the epoch before."""
+        if "schema" not in vars(df):  # the runner may have compared them
+            self._columns.same(df)
+        return df
+
     def _gathered(self, df: DataFrame, task: WriteTask, at: _At) -> CollectedFragments:
         if isinstance(task, OrderedTask):
             # Each task gets all records of its keys, one key after another.
             keys = [F.col(quoted(name)) for name in task.merge_keys]
             df = df.repartition(*keys).sortWithinPartitions(*keys)
-        messages = df.mapInArrow(task, MESSAGE_SCHEMA).collect()
+        messages = self._known(df).mapInArrow(task, MESSAGE_SCHEMA).collect()
         return gather(messages, task, at.dataset, at.tombstones)
 
 

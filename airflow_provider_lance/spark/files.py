@@ -89,6 +89,10 @@ class HadoopFiles:
         except Py4JJavaError as error:
             raise self._unavailable(path, error) from None
 
+    def write_checksums(self, on: bool) -> None:
+        """Set whether a `.crc` is written beside each file; for the whole JVM, on a local disk."""
+        self._fs.setWriteChecksum(on)
+
     def _unavailable(self, path: str, error: Py4JJavaError | PySparkException) -> LanceStreamError:
         # PySpark converts some of the JVM's exceptions, and keeps the original.
         thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)

@@ -35,7 +35,7 @@ from airflow_provider_lance.spark.sieve import REFUSED
 from airflow_provider_lance.spark.sink import LanceSink, StoppedOnRequestError
 from airflow_provider_lance.spark.source import STREAM_FORMAT, is_supported, register_source
 from airflow_provider_lance.spark.streaming_plan import needed_columns, read_less
-from airflow_provider_lance.spark.tuning import spared_forks
+from airflow_provider_lance.spark.tuning import spared_checksums, spared_forks, wait_for_sources
 from airflow_provider_lance.spec.job import AVAILABLE_NOW, JobSpec, Source
 from airflow_provider_lance.supervision.driver_reports import (
     EndReason,
@@ -133,10 +133,13 @@ def _run(session: SparkSession, spec: JobSpec, sink: LanceSink | None) -> tuple[
         reads = spec.source.options if spec.source and spec.source.is_lance else None
         heartbeat = HeartbeatWriter(files, spec.launch_id, session, sink, reads)
         df = _dataframe(session, spec)
-        with spared_forks(session, spec.sink.checkpoint_location):
-            query = sink.start(df, **_trigger(spec.trigger))
-        supervision = DriverLoop(session, query, sink, heartbeat, spec.stop_grace)
-        supervision.wait()
+        checkpoint = spec.sink.checkpoint_location
+        with spared_checksums(session, checkpoint):
+            with spared_forks(session, checkpoint):
+                query = sink.start(df, **_trigger(spec.trigger))
+                wait_for_sources(query)
+            supervision = DriverLoop(session, query, sink, heartbeat, spec.stop_grace)
+            supervision.wait()
     except BaseException as caught:  # SystemExit in a user's function gets a summary too
         error = _cause(caught, sink)
         if supervision:

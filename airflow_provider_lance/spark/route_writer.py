@@ -76,9 +76,8 @@ class RouteWriter(EpochWriter):
     ) -> dict[str, CollectedFragments]:
         """Write the rows that the executors keep, and return what each route got."""
         try:
-            messages = kept.mapInArrow(
-                RouteTask(tasks), f"{MESSAGE_SCHEMA}, route STRING"
-            ).collect()
+            task, columns = RouteTask(tasks), f"{MESSAGE_SCHEMA}, route STRING"
+            messages = self._known(kept).mapInArrow(task, columns).collect()
         except PythonException as error:
             raise named_by_worker(str(error)) or error from error
         sent: dict[str, list[Any]] = {}

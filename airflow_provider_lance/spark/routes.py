@@ -122,10 +122,8 @@ class RouteRunner(EpochRunner):
 
     def _fit(self, df: DataFrame, plan: EpochPlan) -> None:
         """Compare the columns with each route's again, if they are not those of the last epoch."""
-        columns: Any = df._jdf.schema()
-        if self._seen is None or not self._seen.equals(columns):
+        if not self._columns.same(df):
             self._schemas.clear()
-            self._seen = columns
 
     def _write_and_commit(
         self, df: DataFrame, plan: EpochPlan, ends: EndOffsets | None

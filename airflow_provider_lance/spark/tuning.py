@@ -12,13 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
 
 from airflow_provider_lance.protocol.offset_notes import local_folder
 from airflow_provider_lance.spark.compat import OTHER_INTERNALS
 from airflow_provider_lance.spark.files import HadoopFiles
 
-__all__ = ["BatchRows", "spare_size_checks", "spared_forks"]
+__all__ = ["BatchRows", "spare_size_checks", "spared_checksums", "spared_forks", "wait_for_sources"]
 
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _USUAL, _MOST = 10_000, 100_000
@@ -36,6 +37,7 @@ _BY_FILE_SYSTEM = (
     "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager",
 )
 """Since PySpark 4.1, and in 4.0."""
+_SOURCES_MS = 10_000
 _KNOWN = ("4.0.", "4.1.", "4.2.", "4.3.")
 """The versions in which :mod:`.active_query` finds what is noted of an epoch."""
 
@@ -50,10 +52,11 @@ def spared_forks(session: SparkSession, location: str) -> Iterator[None]:
     to write one file; :mod:`.offset_notes` tells what one of them replaced. Elsewhere the default
     stays: on HDFS its rename is exclusive.
 
-    A query copies its session's settings when it starts.
+    A query copies its session's settings when it starts, and its sources read the session's own
+    settings a moment later: call :func:`wait_for_sources` before this ends.
     """
     name = _other_manager(session, location)
-    if name is None or session.conf.get(_MANAGER, None) is not None:
+    if name is None:
         yield
         return
     session.conf.set(_MANAGER, name)
@@ -63,7 +66,37 @@ def spared_forks(session: SparkSession, location: str) -> Iterator[None]:
         session.conf.unset(_MANAGER)
 
 
+def wait_for_sources(query: StreamingQuery) -> None:
+    """Wait until Spark has made the sources of a query that started, or for 10 s."""
+    started: Any = query._jsq
+    with suppress(*OTHER_INTERNALS):  # or it has failed, which the caller will see
+        started.streamingQuery().awaitInitialization(_SOURCES_MS)
+
+
+@contextmanager
+def spared_checksums(session: SparkSession, location: str) -> Iterator[None]:
+    """Let this JVM write files on a local disk without Hadoop's `.crc` beside each meanwhile.
+
+    For an application of ours alone: all that it writes through Hadoop's local file system is
+    concerned. A `.crc` costs a third of a log entry's time: a second file, and a process `chmod`.
+    Spark's default manager does not compare them. Those that are there are still compared, and go
+    when their files are written again.
+    """
+    if _other_manager(session, location) is None:
+        yield
+        return
+    files = HadoopFiles(session, location)
+    files.write_checksums(False)
+    try:
+        yield
+    finally:
+        files.write_checksums(True)
+
+
 def _other_manager(session: SparkSession, location: str) -> str | None:
+    """Return the manager by `FileSystem` for a local checkpoint, ``None`` if the user set one."""
+    if session.conf.get(_MANAGER, None) is not None:
+        return None
     known = session.version.startswith(_KNOWN)
     if not known or local_folder(HadoopFiles(session, location).location) is None:
         return None

@@ -6,6 +6,8 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
+from airflow_provider_lance.spark.tuning import spared_checksums, spared_forks
 
 DDL = "id BIGINT, value DOUBLE"
 SCHEMA = pa.schema({"id": pa.int64(), "value": pa.float64()})
@@ -39,6 +43,13 @@ def session(jars: Path | None = None) -> SparkSession:
             .config("spark.sql.streaming.numRecentProgressUpdates", "10000")
             .getOrCreate()
         )
+
+
+@contextmanager
+def as_launched(spark: SparkSession, checkpoint: str) -> Iterator[None]:
+    """Let queries that start and run meanwhile write a local checkpoint as a launched job does."""
+    with spared_checksums(spark, checkpoint), spared_forks(spark, checkpoint):
+        yield
 
 
 def rows(first: int, count: int) -> pa.Table:

@@ -16,6 +16,7 @@ from zoneinfo import ZoneInfo
 
 import lance
 import pyarrow as pa
+import pyspark.sql.classic.dataframe as classic
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +37,7 @@ from airflow_provider_lance.spark.writer import WriteTask
 from tests.support.sparkstream import Stream, orders
 
 SMALL = 1000
-
+COUNTED = [{"name": "counted", "condition": "amount >= 0", "action": "warn"}]
 
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 
@@ -344,6 +345,37 @@ def test_stream_written_by_the_driver_is_exact(spark: SparkSession, tmp_path: Pa
     stream.run()
     assert Counter(stream.table().column("id").to_pylist()) == Counter(range(600))
     assert [stamp.rows for stamp in stream.epochs()] == [100] * 6
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"smallEpochRows": 0},
+        {"expectations": COUNTED},
+        {"expectations": COUNTED, "smallEpochRows": 0},
+        {"mergeKeys": ["id"], "outputMode": "update", "sequenceBy": "amount", "smallEpochRows": 0},
+    ],
+)
+def test_the_types_of_the_columns_are_asked_for_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """An answer of more than 8 KB, the types of 200 columns, takes 40 ms."""
+    parse, asked = classic._parse_datatype_json_string, Counter[int]()
+
+    def counted(text: str) -> Any:
+        asked[epochs] += 1
+        return parse(text)
+
+    monkeypatch.setattr(classic, "_parse_datatype_json_string", counted)
+    for epochs in (3, 9):
+        stream = Stream(spark, tmp_path / str(epochs))
+        stream.create()
+        for number in range(epochs):
+            stream.add(orders(number * 10, 10))
+        stream.run(**options)
+        assert stream.table().num_rows == epochs * 10
+    assert asked[9] == asked[3] > 0
 
 
 @pytest.mark.parametrize("rows", [100, 5 * SMALL])

@@ -29,11 +29,14 @@ from tests.integration.test_changed_offsets import finding, refused, replace, ty
 from tests.integration.test_corrupt_checkpoint import (
     FILE_SYSTEM_MANAGER,
     assert_exactly_once,
+    checking_manager,
     done,
     planned,
 )
 from tests.support.processes import finish, python
 from tests.support.sparkstream import Stream, orders, spec, write_spec
+
+__all__ = ["checking_manager"]
 
 
 @pytest.fixture
@@ -221,9 +224,13 @@ def managers(stream: Stream, monkeypatch: pytest.MonkeyPatch, **sink: Any) -> li
 
     monkeypatch.setattr(LanceSink, "_run", look)
     stream.add(orders(0, 10))
+    launch(stream, **sink)
+    return seen
+
+
+def launch(stream: Stream, **sink: Any) -> None:
     summary = job.run(stream.spark, JobSpec.loads(json.dumps(spec(stream, sink=sink))))
     assert summary.reason is EndReason.FINISHED, summary
-    return seen
 
 
 def test_a_launch_writes_a_local_checkpoint_without_forks(
@@ -246,6 +253,43 @@ def test_a_users_own_choice_of_manager_stays(
         assert stream.spark.conf.get(MANAGER) == name
     finally:
         stream.spark.conf.unset(MANAGER)
+    assert checksums(stream) == {f"{log}/.0.crc" for log in LOGS}
+
+
+LOGS = ("offsets", "commits", "sources/0")
+
+
+def checksums(stream: Stream) -> set[str]:
+    """Return the checksum files of Spark's logs."""
+    root = Path(stream.checkpoint)
+    return {str(path.relative_to(root)) for log in LOGS for path in (root / log).glob(".*.crc")}
+
+
+def test_a_launch_writes_a_local_checkpoint_without_checksum_files(stream: Stream) -> None:
+    stream.add(orders(0, 10))
+    launch(stream)
+    assert checksums(stream) == set()
+    stream.add(orders(10, 10))
+    stream.run()
+    assert checksums(stream) == {f"{log}/.1.crc" for log in LOGS}, "a launch's alone"
+    assert_exactly_once(stream, 2)
+
+
+def test_a_launch_removes_the_checksum_of_what_it_replaces(
+    stream: Stream, checking_manager: None
+) -> None:
+    """An old one beside a new entry would be a checkpoint that nobody can read."""
+    done(stream)
+    Path(stream.checkpoint, "commits", "3").unlink()
+    assert "commits/.3.crc" in checksums(stream)
+    stream.spark.conf.unset(MANAGER)
+    launch(stream)
+    assert Path(stream.checkpoint, "commits", "3").exists()
+    assert "commits/.3.crc" not in checksums(stream)
+    stream.spark.conf.set(MANAGER, FILE_SYSTEM_MANAGER)
+    stream.add(orders(40, 10))
+    stream.run()
+    assert_exactly_once(stream, 5)
 
 
 def test_elsewhere_and_in_an_unknown_spark_the_default_stays(

@@ -19,8 +19,7 @@ from pathlib import Path
 
 from airflow_provider_lance.spark.note_taker import NoteTaker
 from tests.chaos.interposer import compile_interposer
-from tests.integration.test_corrupt_checkpoint import FILE_SYSTEM_MANAGER
-from tests.log_races.driver import session
+from tests.log_races.driver import DEFAULT, LAUNCHED, session
 from tests.log_races.race import Case, Rival, race
 
 CASES = [
@@ -59,9 +58,9 @@ def laboratory(races: int, seed: int, *, default: bool = False) -> int:
     chance, began, seen = random.Random(seed), time.monotonic(), Counter[str]()
     home = Path(tempfile.mkdtemp(prefix="log-races"))
     library = compile_interposer(home)
-    manager = "" if default else FILE_SYSTEM_MANAGER
-    spark = session(manager)
-    rival = Rival(library, manager)
+    writes = DEFAULT if default else LAUNCHED
+    spark = session()
+    rival = Rival(library, writes)
     try:
         for number in range(races):
             case, root = chance.choice(CASES), home / str(number)
@@ -72,7 +71,7 @@ def laboratory(races: int, seed: int, *, default: bool = False) -> int:
             if outcome.wrong:
                 print(f"race {number} of seed {seed}: {case}: {outcome.wrong}", flush=True)
             if case.kill:
-                rival = Rival(library, manager)
+                rival = Rival(library, writes)
             shutil.rmtree(root)
     finally:
         rival.kill()

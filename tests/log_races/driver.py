@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.spark import start
 from airflow_provider_lance.spark.sink import LanceSink
+from airflow_provider_lance.spark.tuning import spared_checksums, spared_forks
 
-MANAGERS = "spark.sql.streaming.checkpointFileManagerClass"
+DEFAULT, LAUNCHED = "default", "launched"
+"""How Spark writes the checkpoint: as it does by default, or as in a launched job."""
+
 ROWS_A_SECOND = 20
 
 
@@ -24,16 +28,16 @@ class CrashError(Exception):
     """Ends a run between the dataset's commit and Spark's."""
 
 
-def session(manager: str) -> SparkSession:
-    """Return a small session, with a checkpoint manager; empty for Spark's default."""
+def session() -> SparkSession:
+    """Return a small session."""
     start._PATIENCE_SECONDS = 0.0  # the other driver of a race lives, and waits
-    builder = (
+    return (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.log.level", "OFF")
+        .getOrCreate()
     )
-    return (builder.config(MANAGERS, manager) if manager else builder).getOrCreate()
 
 
 def uri(root: Path) -> str:
@@ -64,12 +68,16 @@ def read(spark: SparkSession, root: Path, source: str) -> DataFrame:
     return rate.select("value").where("value div 30 % 2 = 0" if source == "gaps" else "true")
 
 
-def run(spark: SparkSession, root: Path, source: str, *, end: str = "released") -> None:
+def run(
+    spark: SparkSession, root: Path, source: str, *, writes: str, end: str = "released"
+) -> None:
     """Run what is available now; ``end`` is ``released``, ``left`` (like a kill) or ``crashed``.
 
+    :param writes: :data:`DEFAULT` or :data:`LAUNCHED`.
     :raises Exception: what ended the query, unwrapped.
     """
-    sink = LanceSink(uri=uri(root), queryId="q", checkpointLocation=str(root / "checkpoint"))
+    checkpoint = str(root / "checkpoint")
+    sink = LanceSink(uri=uri(root), queryId="q", checkpointLocation=checkpoint)
 
     def crash(step: Failpoint) -> None:
         if step is Failpoint.COMMIT_LANDED and end == "crashed":
@@ -77,8 +85,12 @@ def run(spark: SparkSession, root: Path, source: str, *, end: str = "released") 
 
     sink._on_step = crash
     try:
-        query: Any = sink.start(read(spark, root, source), availableNow=True)
-        query.awaitTermination()
+        with ExitStack() as spared:
+            if writes == LAUNCHED:
+                spared.enter_context(spared_checksums(spark, checkpoint))
+                spared.enter_context(spared_forks(spark, checkpoint))
+            query: Any = sink.start(read(spark, root, source), availableNow=True)
+            query.awaitTermination()
     except Exception as error:
         if not isinstance(sink.error, CrashError):
             raise sink.error or error from None
@@ -87,13 +99,13 @@ def run(spark: SparkSession, root: Path, source: str, *, end: str = "released") 
             sink.release()
 
 
-def main(manager: str) -> None:
-    spark = session(manager)
+def main(writes: str) -> None:
+    spark = session()
     print("ready", flush=True)
     for line in sys.stdin:
         began, (root, source) = time.monotonic(), line.split()
         try:
-            run(spark, Path(root), source, end="left")
+            run(spark, Path(root), source, writes=writes, end="left")
             how = "finished"
         except Exception as error:
             how = type(error).__name__

@@ -67,7 +67,9 @@ class Outcome:
 class Rival:
     """The driver that waits: a process with the library that holds a rename back."""
 
-    def __init__(self, library: str, manager: str) -> None:
+    def __init__(self, library: str, writes: str) -> None:
+        """Start it; it writes its checkpoints as :func:`.driver.run` says."""
+        self.writes = writes
         environment = {
             **os.environ,
             "LD_PRELOAD": library,
@@ -75,7 +77,7 @@ class Rival:
             "JAVA_TOOL_OPTIONS": QUICK_JAVA,
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.log_races.driver", manager],
+            [sys.executable, "-m", "tests.log_races.driver", writes],
             cwd=REPOSITORY,
             env=environment,
             stdin=subprocess.PIPE,
@@ -118,7 +120,7 @@ def race(spark: SparkSession, rival: Rival, root: Path, case: Case) -> Outcome:
 
     def go(end: str = "released") -> None:
         _await_rows(root, case)
-        run(spark, root, case.source, end=end)
+        run(spark, root, case.source, writes=rival.writes, end=end)
 
     create(root)
     go()

@@ -9,10 +9,8 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_lance.spark import start
 from tests.chaos.interposer import compile_interposer
-from tests.integration.test_corrupt_checkpoint import FILE_SYSTEM_MANAGER, checking_manager
+from tests.log_races.driver import LAUNCHED
 from tests.log_races.race import Case, Rival, race
-
-__all__ = ["checking_manager"]
 
 CASES = (
     Case("gaps", "offsets", before="left", end="released", further=0, kill=False),
@@ -21,12 +19,11 @@ CASES = (
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("checking_manager")
 def test_what_a_late_driver_replaced_is_refused_and_after_the_repair_each_row_is_there_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(start, "_PATIENCE_SECONDS", 0.0)
-    rival = Rival(compile_interposer(tmp_path), FILE_SYSTEM_MANAGER)
+    rival = Rival(compile_interposer(tmp_path), LAUNCHED)
     try:
         for number, case in enumerate(CASES):
             root = tmp_path / str(number)
