@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import ExitStack
@@ -30,6 +31,7 @@ class CrashError(Exception):
 
 def session() -> SparkSession:
     """Return a small session."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     start._PATIENCE_SECONDS = 0.0  # the other driver of a race lives, and waits
     return (
         SparkSession.builder.master("local[2]")
