@@ -1,8 +1,9 @@
 """Shapes of rows from Kafka, and small epochs of each: `python -m benchmarks.by_shape`.
 
 The shapes are E5's. A record is one row as JSON, in a topic of two partitions; the rows of small
-epochs are read from files, too. By turns in one Spark, with the checkpoint manager of a launched
-job: our sink, Spark's noop and parquet sinks, and for small epochs delta-rs by `foreachBatch`.
+epochs are read from files, too. By turns in one Spark, which writes as a launched job does (no
+`.crc` files): our sink, Spark's noop and parquet sinks, and for small epochs delta-rs by
+`foreachBatch`.
 Medians of the turns after the first one, which warms up, and their spread. What is claimed of rows
 per second from Kafka has E5's limits, of small epochs E1's. The last line is one JSON object.
 """
