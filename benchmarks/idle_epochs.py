@@ -1,4 +1,4 @@
-"""Where a small epoch's time goes: `python -m benchmarks.idle_epochs [--turns 8] [--rows 500]`.
+"""Where a small epoch's time goes: `python -m benchmarks.idle_epochs [--turns 20] [--rows 500]`.
 
 Streams of one small file an epoch, by turns in one Spark: our sink as a launched job runs it, the
 noop and parquet sinks and delta-rs by `foreachBatch`, each with Spark's default checkpoint manager
@@ -39,7 +39,7 @@ Parts = dict[str, list[float]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=8, help="of each; the first warms up")
+    parser.add_argument("--turns", type=int, default=20, help="of each; the first warms up")
     parser.add_argument("--epochs", type=int, default=30, help="of each turn")
     parser.add_argument("--rows", type=int, default=500, help="of each epoch")
     given = parser.parse_args()
