@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, types
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 __all__ = [
     "OTHER_INTERNALS",
@@ -61,16 +61,17 @@ class LastColumns:
 
     def __init__(self) -> None:
         self._java: Any = None
-        self._schema: StructType | None = None
+        self._fields: list[StructField] = []
 
     def same(self, df: DataFrame) -> bool:
         """Return whether a DataFrame has the columns of the one before, and give it their types."""
         java: Any = df._jdf.schema()
         if self._java is not None and self._java.equals(java):
-            # A cached property in PySpark 4.0 to 4.3; where it is another one, this has no effect.
-            vars(df)["schema"] = self._schema
+            # Where `schema` is not a cached property, this has no effect. Each DataFrame gets its
+            # own list of fields: `StructType.add` of a user's function changes the list.
+            vars(df)["schema"] = StructType(list(self._fields))
             return True
-        self._java, self._schema = java, df.schema
+        self._java, self._fields = java, list(df.schema.fields)
         return False
 
 

@@ -378,6 +378,30 @@ def test_the_types_of_the_columns_are_asked_for_once(
     assert asked[9] == asked[3] > 0
 
 
+def test_what_a_function_does_to_the_types_of_one_epoch_stays_there(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    stream = Stream(spark, tmp_path)
+    stream.create()
+    for number in range(5):
+        stream.add(orders(number * 10, 10))
+    sink = stream.sink()
+
+    def write(df: DataFrame, epoch_id: int) -> None:
+        sink(df, epoch_id)
+        df.schema.add("more", "string")
+
+    (
+        stream.read()
+        .writeStream.option("checkpointLocation", stream.checkpoint)
+        .foreachBatch(write)
+        .trigger(availableNow=True)
+        .start()
+        .awaitTermination()
+    )
+    assert sorted(stream.table()["id"].to_pylist()) == list(range(50))
+
+
 @pytest.mark.parametrize("rows", [100, 5 * SMALL])
 def test_a_store_that_takes_no_rows_is_named_by_driver_and_executors(
     spark: SparkSession, tmp_path: Path, rows: int
