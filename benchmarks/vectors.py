@@ -106,18 +106,20 @@ def arrival(work: Path, given: Any) -> dict[str, Any]:
         df = spark.readStream.schema("id BIGINT, vector ARRAY<FLOAT>").parquet(str(source))
         checkpoint = str(work / "checkpoint")
         sink = LanceSink(uri=uri, queryId="vectors", checkpointLocation=checkpoint)
-        with as_launched(spark, checkpoint):
-            query = sink.start(df, processingTime=given.trigger)
         words = [sys.executable, "-m", "benchmarks.vectors", "--probe", uri, str(source)]
         for name in ("seconds", "rate", "warm_up", "base"):
             words += ["--" + name.replace("_", "-"), str(vars(given)[name])]
         # NumPy's threads wait busily between its small products: for a whole core.
         env = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-        ran = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-        if ran.returncode:
-            raise SystemExit(ran.stderr)
-        epochs = [each for each in query.recentProgress if each["numInputRows"]]
-        query.stop()
+        with as_launched(spark, checkpoint):
+            query = sink.start(df, processingTime=given.trigger)
+            ran = subprocess.run(
+                words, cwd=ROOT, env=env, capture_output=True, text=True, check=False
+            )
+            if ran.returncode:
+                raise SystemExit(ran.stderr)
+            epochs = [each for each in query.recentProgress if each["numInputRows"]]
+            query.stop()
         sink.release()
     finally:
         spark.stop()

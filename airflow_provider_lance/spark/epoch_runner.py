@@ -20,7 +20,7 @@ from airflow_provider_lance.protocol.session import DriverSession
 from airflow_provider_lance.protocol.side_tables import SideTables
 from airflow_provider_lance.spark.active_query import ActiveQuery
 from airflow_provider_lance.spark.autocompact import AutoCompaction
-from airflow_provider_lance.spark.compat import LastColumns
+from airflow_provider_lance.spark.compat import RememberedSchema
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.history import sequence_of, versions_of
 from airflow_provider_lance.spark.kafka import KafkaTopics
@@ -86,8 +86,8 @@ class EpochRunner:
             versions = self._writer.versions
             graves = versions.remembered_schema if versions else order.tombstones_of(schema)
             self._tombstones = Tombstones(options, graves, sides, task)
-        self._columns = LastColumns()
-        self._fits = self._as_is = False
+        self._remembered = RememberedSchema()
+        self._columns_fit = self._as_is = False
         self._missing = frozenset[str]()
 
     def run(self, df: DataFrame, epoch_id: int) -> EpochReport:
@@ -116,9 +116,9 @@ class EpochRunner:
 
         :raises SchemaMismatchError: they do not fit; see :func:`.target.fit_target`.
         """
-        if self._columns.same(df) and self._fits:
+        if self._remembered.apply_to(df) and self._columns_fit:
             return
-        self._fits = False
+        self._columns_fit = False
         fit = fit_target(df, self._schema, self._options)
         if fit.added.names:
             plan.add_columns(fit.added, fit.types)
@@ -129,7 +129,7 @@ class EpochRunner:
             task = replace(self._writer.task, schema=self._schema, schema_version=port.version)
             self._writer.task = task
             self._writer.versions = versions_of(self._options, self._schema)
-        self._fits, self._missing = True, frozenset(fit.missing)
+        self._columns_fit, self._missing = True, frozenset(fit.missing)
         # Each column of a select is a round trip to the JVM.
         options = self._options
         conditions = options.delete_when or options.truncate_when or options.expectations

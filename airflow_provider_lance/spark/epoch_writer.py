@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from airflow_provider_lance.spark.aside import Origin
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments, gather, gather_rows
 from airflow_provider_lance.spark.comparison import Comparison
-from airflow_provider_lance.spark.compat import LastColumns
+from airflow_provider_lance.spark.compat import RememberedSchema
 from airflow_provider_lance.spark.failures import named_by_worker
 from airflow_provider_lance.spark.history import History
 from airflow_provider_lance.spark.history_task import HistoryTask
@@ -72,7 +72,7 @@ class EpochWriter:
         self.versions = versions
         self._forecast = EpochSizeEstimate()
         self._batch_rows = BatchRows(task.schema)
-        self._columns = LastColumns()
+        self._remembered = RememberedSchema()
         self._collects = True
 
     def sift_for(self, origin: Origin | None) -> None:
@@ -120,7 +120,7 @@ class EpochWriter:
         if _planned_bytes(df) > _DIRECT_BYTES:
             return None
         try:
-            return self._known(df).toArrow()
+            return self._with_schema(df).toArrow()
         except (Py4JJavaError, PySparkException) as error:
             if "spark.driver.maxResultSize" not in str(error):
                 raise
@@ -153,17 +153,18 @@ class EpochWriter:
             if self.versions:  # a truncate ends versions of keys that no task has
                 if df.where(flag).isEmpty():
                     return self._gathered(df, at.task, at)
-                return gather_rows(df.toArrow(), at.task, at.dataset, at.tombstones)
-            truncates = df.where(flag).toArrow()
+                rows = self._with_schema(df).toArrow()
+                return gather_rows(rows, at.task, at.dataset, at.tombstones)
+            truncates = self._with_schema(df.where(flag)).toArrow()
             cut, checks = at.ordered.truncation(truncates, at.dataset, at.tombstones)
             return self._gathered(df.where(~flag), at.below(cut), at).after(cut, checks)
         except PythonException as error:
             raise named_by_worker(str(error)) or error from error
 
-    def _known(self, df: DataFrame) -> DataFrame:
-        """Return a DataFrame that knows its columns, if they are those of the epoch before."""
+    def _with_schema(self, df: DataFrame) -> DataFrame:
+        """Return a DataFrame with the previous one's schema, if it has the same columns."""
         if "schema" not in vars(df):  # the runner may have compared them
-            self._columns.same(df)
+            self._remembered.apply_to(df)
         return df
 
     def _gathered(self, df: DataFrame, task: WriteTask, at: _At) -> CollectedFragments:
@@ -171,7 +172,7 @@ class EpochWriter:
             # Each task gets all records of its keys, one key after another.
             keys = [F.col(quoted(name)) for name in task.merge_keys]
             df = df.repartition(*keys).sortWithinPartitions(*keys)
-        messages = self._known(df).mapInArrow(task, MESSAGE_SCHEMA).collect()
+        messages = self._with_schema(df).mapInArrow(task, MESSAGE_SCHEMA).collect()
         return gather(messages, task, at.dataset, at.tombstones)
 
 

@@ -137,8 +137,8 @@ def _run(session: SparkSession, spec: JobSpec, sink: LanceSink | None) -> tuple[
         with spared_checksums(session, checkpoint):
             with spared_forks(session, checkpoint):
                 query = sink.start(df, **_trigger(spec.trigger))
+                supervision = DriverLoop(session, query, sink, heartbeat, spec.stop_grace)
                 wait_for_sources(query)
-            supervision = DriverLoop(session, query, sink, heartbeat, spec.stop_grace)
             supervision.wait()
     except BaseException as caught:  # SystemExit in a user's function gets a summary too
         error = _cause(caught, sink)

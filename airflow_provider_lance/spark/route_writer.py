@@ -77,7 +77,7 @@ class RouteWriter(EpochWriter):
         """Write the rows that the executors keep, and return what each route got."""
         try:
             task, columns = RouteTask(tasks), f"{MESSAGE_SCHEMA}, route STRING"
-            messages = self._known(kept).mapInArrow(task, columns).collect()
+            messages = self._with_schema(kept).mapInArrow(task, columns).collect()
         except PythonException as error:
             raise named_by_worker(str(error)) or error from error
         sent: dict[str, list[Any]] = {}

@@ -122,7 +122,7 @@ class RouteRunner(EpochRunner):
 
     def _fit(self, df: DataFrame, plan: EpochPlan) -> None:
         """Compare the columns with each route's again, if they are not those of the last epoch."""
-        if not self._columns.same(df):
+        if not self._remembered.apply_to(df):
             self._schemas.clear()
 
     def _write_and_commit(

@@ -1,11 +1,13 @@
-"""Spark settings that decide how long an epoch takes; each only if the user has not set it.
+"""Settings that decide how long an epoch takes; each only if the user has not set it.
 
 Two decide the throughput of rows sent to Python as Arrow batches, and are set in the query's own
-session; one how Spark writes a checkpoint on a local disk.
+session. One decides how Spark writes a checkpoint on a local disk. The last one is Hadoop's, and
+is changed for such a checkpoint only: no `.crc` files, while a launched job's query runs.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -20,6 +22,8 @@ from airflow_provider_lance.spark.compat import OTHER_INTERNALS
 from airflow_provider_lance.spark.files import HadoopFiles
 
 __all__ = ["BatchRows", "spare_size_checks", "spared_checksums", "spared_forks", "wait_for_sources"]
+
+log = logging.getLogger(__name__)
 
 _ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _USUAL, _MOST = 10_000, 100_000
@@ -47,7 +51,7 @@ def spared_forks(session: SparkSession, location: str) -> Iterator[None]:
     """Let a query that starts meanwhile write a local checkpoint without a process for each look.
 
     Spark's default manager asks `readlink` several times a file, since the pip package has no
-    native Hadoop library: 63 of the 111 ms of an idle epoch of 500 rows into the noop sink. The
+    native Hadoop library: more than half of an epoch of 500 rows into the noop sink. The
     one by `FileSystem` does not. Neither is exclusive, and with this one two drivers are likelier
     to write one file; :mod:`.offset_notes` tells what one of them replaced. Elsewhere the default
     stays: on HDFS its rename is exclusive.
@@ -67,34 +71,49 @@ def spared_forks(session: SparkSession, location: str) -> Iterator[None]:
 
 
 def wait_for_sources(query: StreamingQuery) -> None:
-    """Wait until Spark has made the sources of a query that started, or for 10 s."""
+    """Wait until Spark has created the query's sources, for at most 10 s."""
     started: Any = query._jsq
-    with suppress(*OTHER_INTERNALS):  # or it has failed, which the caller will see
+    try:
         started.streamingQuery().awaitInitialization(_SOURCES_MS)
+    except OTHER_INTERNALS as error:
+        # The query's own failure, which the caller will see, or other internals.
+        log.info("Not known whether the sources were created. error=%s", error)
 
 
 @contextmanager
 def spared_checksums(session: SparkSession, location: str) -> Iterator[None]:
-    """Let this JVM write files on a local disk without Hadoop's `.crc` beside each meanwhile.
+    """Switch off `.crc` files for this JVM's writes through Hadoop's `FileSystem` on a local disk.
 
-    For an application of ours alone: all that it writes through Hadoop's local file system is
-    concerned. A `.crc` costs a third of a log entry's time: a second file, and a process `chmod`.
-    Spark's default manager does not compare them. Those that are there are still compared, and go
-    when their files are written again.
+    Use it only in an application that runs nothing else. A `.crc` is half of a log entry's time: a
+    second file, and a process `chmod`. Spark's default manager does not compare them. Existing ones
+    are still compared, and replacing a file removes its `.crc`.
     """
     if _other_manager(session, location) is None:
         yield
         return
     files = HadoopFiles(session, location)
-    files.write_checksums(False)
+    _write_checksums(files, False)
     try:
         yield
     finally:
-        files.write_checksums(True)
+        _write_checksums(files, True)
+
+
+def _write_checksums(files: HadoopFiles, on: bool) -> None:
+    try:
+        files.write_checksums(on)
+    except (
+        *OTHER_INTERNALS,
+        OSError,
+    ) as error:  # the JVM may be gone, which has a cause of its own
+        log.warning("Cannot switch checksum files. on=%s error=%s", on, error)
 
 
 def _other_manager(session: SparkSession, location: str) -> str | None:
-    """Return the manager by `FileSystem` for a local checkpoint, ``None`` if the user set one."""
+    """Return the manager by `FileSystem` for a local checkpoint.
+
+    ``None`` if the user set one, for another checkpoint, and in a Spark that is not known.
+    """
     if session.conf.get(_MANAGER, None) is not None:
         return None
     known = session.version.startswith(_KNOWN)

@@ -30,6 +30,7 @@ from airflow_provider_lance.exceptions import (
 from airflow_provider_lance.protocol.dataset import open_dataset
 from airflow_provider_lance.protocol.port import Append
 from airflow_provider_lance.spark.collect_fragments import CollectedFragments
+from airflow_provider_lance.spark.compat import RememberedSchema
 from airflow_provider_lance.spark.epoch_writer import EpochWriter
 from airflow_provider_lance.spark.sieve import DELETE_FLAG
 from airflow_provider_lance.spark.tuning import BatchRows
@@ -37,6 +38,7 @@ from airflow_provider_lance.spark.writer import WriteTask
 from tests.support.sparkstream import Stream, orders
 
 SMALL = 1000
+SEQUENCED = {"mergeKeys": ["id"], "outputMode": "update", "sequenceBy": "amount"}
 COUNTED = [{"name": "counted", "condition": "amount >= 0", "action": "warn"}]
 
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -354,7 +356,10 @@ def test_stream_written_by_the_driver_is_exact(spark: SparkSession, tmp_path: Pa
         {"smallEpochRows": 0},
         {"expectations": COUNTED},
         {"expectations": COUNTED, "smallEpochRows": 0},
-        {"mergeKeys": ["id"], "outputMode": "update", "sequenceBy": "amount", "smallEpochRows": 0},
+        {**SEQUENCED, "smallEpochRows": 0},
+        {**SEQUENCED, "truncateWhen": "amount < 0", "smallEpochRows": 0},
+        {"routeBy": "grp"},
+        {"routeBy": "grp", "smallEpochRows": 0},
     ],
 )
 def test_the_types_of_the_columns_are_asked_for_once(
@@ -370,12 +375,19 @@ def test_the_types_of_the_columns_are_asked_for_once(
     monkeypatch.setattr(classic, "_parse_datatype_json_string", counted)
     for epochs in (3, 9):
         stream = Stream(spark, tmp_path / str(epochs))
-        stream.create()
         for number in range(epochs):
             stream.add(orders(number * 10, 10))
-        stream.run(**options)
-        assert stream.table().num_rows == epochs * 10
+        assert stream.run(**{"createIfMissing": True, **options}).totals.rows == epochs * 10
     assert asked[9] == asked[3] > 0
+
+
+def test_other_types_under_the_same_names_are_seen(spark: SparkSession) -> None:
+    remembered = RememberedSchema()
+    numbers, texts = spark.range(1), spark.range(1).selectExpr("CAST(id AS STRING) AS id")
+    for df, known in ((numbers, False), (spark.range(2), True), (texts, False), (texts, True)):
+        again = df.select("*")
+        assert remembered.apply_to(again) is known
+        assert again.schema == df.schema
 
 
 def test_what_a_function_does_to_the_types_of_one_epoch_stays_there(
@@ -389,6 +401,7 @@ def test_what_a_function_does_to_the_types_of_one_epoch_stays_there(
 
     def write(df: DataFrame, epoch_id: int) -> None:
         sink(df, epoch_id)
+        df.schema.fields[0].name = "other"
         df.schema.add("more", "string")
 
     (

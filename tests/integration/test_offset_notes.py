@@ -20,9 +20,10 @@ from airflow_provider_lance.protocol.failpoints import Failpoint
 from airflow_provider_lance.protocol.model import EndOffsets
 from airflow_provider_lance.protocol.offset_notes import NOTES, OffsetNote, OffsetNotes
 from airflow_provider_lance.spark import job
+from airflow_provider_lance.spark.files import HadoopFiles
 from airflow_provider_lance.spark.note_taker import NoteTaker
 from airflow_provider_lance.spark.sink import LanceSink
-from airflow_provider_lance.spark.tuning import spared_forks
+from airflow_provider_lance.spark.tuning import spared_checksums, spared_forks, wait_for_sources
 from airflow_provider_lance.spec.job import JobSpec
 from airflow_provider_lance.supervision.driver_reports import EndReason
 from tests.integration.test_changed_offsets import finding, refused, replace, type_it
@@ -243,10 +244,29 @@ def test_a_launch_writes_a_local_checkpoint_without_forks(
     assert stream.spark.conf.get(MANAGER, None) is None
 
 
-def test_a_users_own_choice_of_manager_stays(
+def test_the_sources_of_a_launch_are_created_with_its_manager(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = FILE_SYSTEM_MANAGER.replace("FileSystemBased", "FileContextBased")
+    """They read the session's settings after the start of the query has returned."""
+    seen: list[tuple[str | None, int]] = []
+
+    def wait(query: Any) -> None:
+        wait_for_sources(query)
+        sources = query._jsq.streamingQuery().sources().size()
+        seen.append((stream.spark.conf.get(MANAGER, None), sources))
+
+    monkeypatch.setattr(job, "wait_for_sources", wait)
+    stream.add(orders(0, 10))
+    launch(stream)
+    assert seen == [(FILE_SYSTEM_MANAGER, 1)]
+    assert checksums(stream) == set()
+
+
+@pytest.mark.parametrize("name", ["FileContextBased", "FileSystemBased"])
+def test_a_users_own_choice_of_manager_stays(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    name = FILE_SYSTEM_MANAGER.replace("FileSystemBased", name)
     stream.spark.conf.set(MANAGER, name)
     try:
         assert managers(stream, monkeypatch) == [name]
@@ -265,20 +285,51 @@ def checksums(stream: Stream) -> set[str]:
     return {str(path.relative_to(root)) for log in LOGS for path in (root / log).glob(".*.crc")}
 
 
-def test_a_launch_writes_a_local_checkpoint_without_checksum_files(stream: Stream) -> None:
+def writes_checksums(stream: Stream) -> bool:
+    """Return whether the JVM writes a checksum file beside a file on a local disk."""
+    HadoopFiles(stream.spark, str(stream.root)).write("probe", b"1")
+    (stream.root / "probe").unlink()
+    written = stream.root / ".probe.crc"
+    return written.exists() and written.unlink() is None
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_launch_writes_no_checksum_files_until_it_ends(stream: Stream, fails: bool) -> None:
+    during: list[bool] = []
+
+    def step(_: Failpoint) -> None:
+        during.append(writes_checksums(stream))
+        if fails:
+            raise RuntimeError
+
     stream.add(orders(0, 10))
-    launch(stream)
+    given = JobSpec.loads(json.dumps(spec(stream)))
+    summary = job.run(stream.spark, given, LanceSink(given.sink, on_step=step))
+    assert summary.reason is (EndReason.FAILED if fails else EndReason.FINISHED)
     assert checksums(stream) == set()
-    stream.add(orders(10, 10))
-    stream.run()
-    assert checksums(stream) == {f"{log}/.1.crc" for log in LOGS}, "a launch's alone"
-    assert_exactly_once(stream, 2)
+    assert False in during
+    assert writes_checksums(stream)
+
+
+def test_elsewhere_and_by_a_users_choice_checksum_files_are_written(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, checking_manager: None
+) -> None:
+    with spared_checksums(stream.spark, stream.checkpoint):
+        assert writes_checksums(stream)
+    stream.spark.conf.unset(MANAGER)
+    with spared_checksums(stream.spark, stream.checkpoint):
+        assert not writes_checksums(stream)
+    with spared_checksums(stream.spark, "hdfs://127.0.0.1:1/c"):
+        assert writes_checksums(stream)
+    monkeypatch.setattr(SparkSession, "version", property(lambda _: "9.0.0"))
+    with spared_checksums(stream.spark, stream.checkpoint):
+        assert writes_checksums(stream)
 
 
 def test_a_launch_removes_the_checksum_of_what_it_replaces(
     stream: Stream, checking_manager: None
 ) -> None:
-    """An old one beside a new entry would be a checkpoint that nobody can read."""
+    """Spark's manager by `FileSystem` cannot read an entry beside the checksum of another one."""
     done(stream)
     Path(stream.checkpoint, "commits", "3").unlink()
     assert "commits/.3.crc" in checksums(stream)
