@@ -39,7 +39,7 @@ $(ARCHIVE): requirements.lock | setup
 		|| echo "tests: no archive, see .tools/class-archive.log"
 
 .PHONY: test
-test: setup check $(ARCHIVE) ## run the checks, then the tests that guard exactness: 10 minutes on two cores
+test: setup check $(ARCHIVE) ## run the checks, then the tests that guard exactness: about 20 minutes on two cores
 	$(PYTEST) -m 'not slow and not system'
 
 .PHONY: test-all
