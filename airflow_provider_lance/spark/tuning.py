@@ -102,10 +102,8 @@ def spared_checksums(session: SparkSession, location: str) -> Iterator[None]:
 def _write_checksums(files: HadoopFiles, on: bool) -> None:
     try:
         files.write_checksums(on)
-    except (
-        *OTHER_INTERNALS,
-        OSError,
-    ) as error:  # the JVM may be gone, which has a cause of its own
+    except (*OTHER_INTERNALS, OSError) as error:
+        # The JVM may be gone, and what ended it is what the caller should see.
         log.warning("Cannot switch checksum files. on=%s error=%s", on, error)
 
 
